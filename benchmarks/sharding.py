@@ -118,11 +118,11 @@ class Case:
         return {"memory_bytes": memory.peak, "moment": memory.peak_moment.name, "sent": sent}
 
 
-def take_steps(world: RankGroup, config: TrainConfig) -> tuple[int, int | None]:
+def take_steps(ranks: RankGroup, config: TrainConfig) -> tuple[int, int | None]:
     """Return the bytes that rank 0 sends in a step, and the growth of the peak resident memory."""
     memory = DevicePeakMemory(torch.device("cpu"))
-    engine = CompiledStepCache().engine_for(config, torch.device("cpu"), world=world)
-    num_own = config.accumulate // world.num_ranks
+    engine = CompiledStepCache().engine_for(config, torch.device("cpu"), ranks=ranks)
+    num_own = config.accumulate // ranks.num_ranks
     length, vocab_size = config.model.context_length, config.model.vocab_size
     batches = [
         (torch.randint(0, vocab_size, (1, length)), torch.randint(0, vocab_size, (1, length)))
@@ -131,19 +131,19 @@ def take_steps(world: RankGroup, config: TrainConfig) -> tuple[int, int | None]:
     engine.step(batches)
     memory.begin()
     for _ in range(NUM_STEPS):
-        before = world.num_bytes_sent
+        before = ranks.num_bytes_sent
         engine.step(batches)
-    return world.num_bytes_sent - before, memory.peak()
+    return ranks.num_bytes_sent - before, memory.peak()
 
 
 def measure_as_rank(case: Case, model: ModelConfig, out: Path) -> None:
     """Measure one case as one of its ranks, and write the result."""
-    with RankGroup.open() as world:
-        world.connect(torch.device("cpu"))
-        take_steps(world, case.config(TINY))
-        sent, peak = take_steps(world, case.config(model))
-        peaks = world.gather(peak)
-    if world.is_main:
+    with RankGroup.open() as ranks:
+        ranks.connect(torch.device("cpu"))
+        take_steps(ranks, case.config(TINY))
+        sent, peak = take_steps(ranks, case.config(model))
+        peaks = ranks.gather(peak)
+    if ranks.is_main:
         out.write_text(json.dumps({"sent_bytes": sent, "memory_bytes": peaks}))
 
 

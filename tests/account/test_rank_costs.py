@@ -21,14 +21,14 @@ TINY = ModelConfig(vocab_size=5, context_length=8, d_model=18, num_layers=2, num
 LARGE = ModelConfig(vocab_size=1024, context_length=64, d_model=512, num_layers=8, num_heads=8)
 
 
-def count_sent(world: RankGroup, kind: ReductionKind, num_parts: int) -> int:
+def count_sent(ranks: RankGroup, kind: ReductionKind, num_parts: int) -> int:
     """Return the bytes that a rank sends in a step of the strategy "replicate"."""
     torch.manual_seed(0)
     model = TransformerLM(TINY, dtype=torch.float32)
-    step = TrainStep(model, build_optimizer(model, OptimizerConfig()), reduction=Reduction(world, kind))
+    step = TrainStep(model, build_optimizer(model, OptimizerConfig()), reduction=Reduction(ranks, kind))
     ids = torch.randint(0, 5, (2, 8))
-    step([(ids, ids)] * (num_parts // world.num_ranks))
-    return world.num_bytes_sent
+    step([(ids, ids)] * (num_parts // ranks.num_ranks))
+    return ranks.num_bytes_sent
 
 
 @pytest.mark.parametrize(("kind", "num_parts"), [("exact", 2), ("exact", 6), ("fast", 4)])

@@ -23,18 +23,18 @@ def make_parts(num_parts: int) -> list[tuple[Tensor, Tensor]]:
     return [(part[0], part[1]) for part in ids]
 
 
-def sum_gradients(world: RankGroup) -> tuple[list[Tensor], Tensor, list[int]]:
+def sum_gradients(ranks: RankGroup) -> tuple[list[Tensor], Tensor, list[int]]:
     """Return the summed gradients of four parts, their losses, and what was exchanged before each layer."""
-    world.connect(torch.device("cpu"))
+    ranks.connect(torch.device("cpu"))
     torch.manual_seed(0)
     model = TransformerLM(TINY)
     parameters = list(model.parameters())
-    summed = OverlappedSum(parameters, world, bucket_numbers=1)
+    summed = OverlappedSum(parameters, ranks, bucket_numbers=1)
     num_started: list[int] = []
     model.layers[0].register_full_backward_hook(lambda *_: num_started.append(len(summed._works)))
-    own = 4 // world.num_ranks
+    own = 4 // ranks.num_ranks
     summed.start(own)
-    for ids, targets in make_parts(4)[world.rank * own : (world.rank + 1) * own]:
+    for ids, targets in make_parts(4)[ranks.rank * own : (ranks.rank + 1) * own]:
         loss = language_model_loss(model, ids, targets)
         summed.backward(loss / 4, loss)
     assert summed.finish()
@@ -54,9 +54,9 @@ def test_gradients_of_all_ranks_are_summed_while_the_backward_pass_runs() -> Non
         assert num_started[1] > 10, "head and last layer are exchanged before the first layer is reached"
 
 
-def step_without_a_parameter(world: RankGroup) -> tuple[Tensor, Tensor]:
+def step_without_a_parameter(ranks: RankGroup) -> tuple[Tensor, Tensor]:
     """Take two steps of a model with a parameter that the loss of rank 1 alone does not depend on."""
-    world.connect(torch.device("cpu"))
+    ranks.connect(torch.device("cpu"))
     torch.manual_seed(0)
     model = TransformerLM(TINY)
     model.register_parameter("unused", Parameter(torch.ones(3)))
@@ -64,10 +64,10 @@ def step_without_a_parameter(world: RankGroup) -> tuple[Tensor, Tensor]:
 
     def loss(model: TransformerLM, ids: Tensor, targets: Tensor) -> Tensor:
         value = language_model_loss(model, ids, targets)
-        return value + model.get_parameter("unused").sum() if world.rank == 0 else value
+        return value + model.get_parameter("unused").sum() if ranks.rank == 0 else value
 
-    step = TrainStep(model, optimizer, loss=loss, reduction=Reduction(world, "fast"))
-    first, second = (step(make_parts(2)[world.rank : world.rank + 1]) for _ in range(2))
+    step = TrainStep(model, optimizer, loss=loss, reduction=Reduction(ranks, "fast"))
+    first, second = (step(make_parts(2)[ranks.rank : ranks.rank + 1]) for _ in range(2))
     assert first.accepted
     assert second.accepted
     return model.get_parameter("unused").detach(), model.get_parameter("lm_head.weight").detach()

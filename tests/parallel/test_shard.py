@@ -45,7 +45,7 @@ def make_model(config: ModelConfig) -> TransformerLM:
 
 
 def build(
-    world: RankGroup,
+    ranks: RankGroup,
     config: ModelConfig,
     optimizer: OptimizerConfig,
     num_parts: int,
@@ -55,13 +55,13 @@ def build(
     skeleton = TransformerLM(config, device="meta")
     names = {parameter: name for name, parameter in skeleton.named_parameters()}
     sharded = ShardedModel(
-        make_model(config), world, torch.device("cpu"), num_parts=num_parts, is_exact=is_exact
+        make_model(config), ranks, torch.device("cpu"), num_parts=num_parts, is_exact=is_exact
     )
     return sharded, shard_optimizer(build_optimizer(skeleton, optimizer), names, sharded.rows)
 
 
 def take_steps(
-    world: RankGroup,
+    ranks: RankGroup,
     config: ModelConfig,
     optimizer: OptimizerConfig,
     num_parts: int,
@@ -71,20 +71,20 @@ def take_steps(
     loss: Loss = language_model_loss,
 ) -> dict[str, Any] | None:
     """Return losses, norms, bytes sent, weights and optimizer state after a few sharded steps, on rank 0."""
-    sharded, built = build(world, config, optimizer, num_parts)
+    sharded, built = build(ranks, config, optimizer, num_parts)
     step = ShardedStep(sharded, built, max_grad_norm=max_norm, loss=loss)
     results = []
     for number in range(num_steps):
-        before = world.num_bytes_sent
-        parts = make_batches(number, num_parts, config.vocab_size)[world.rank :: world.num_ranks]
+        before = ranks.num_bytes_sent
+        parts = make_batches(number, num_parts, config.vocab_size)[ranks.rank :: ranks.num_ranks]
         results.append([value.item() for value in step(parts)])
-        sent = world.num_bytes_sent - before
+        sent = ranks.num_bytes_sent - before
         step.measure(*parts[0])  # must not leave weights of this step gathered
     tensors: dict[str, Any] = dict(sharded.gather_weights())
     for number, of_parameter in enumerate(rows_of_state(built, sharded.rows)):
         for name, rows in of_parameter.items():
             tensors[f"{number}.{name}"] = rows.gather()
-    return {"results": results, "sent": sent, "tensors": tensors} if world.is_main else None
+    return {"results": results, "sent": sent, "tensors": tensors} if ranks.is_main else None
 
 
 def take_unsharded_steps(config: ModelConfig, optimizer: OptimizerConfig, num_parts: int) -> dict[str, Any]:
@@ -133,10 +133,10 @@ def test_without_clipping_sharding_changes_no_bit(name: str) -> None:
     """With clipping the factor can differ in its last digit: the norm is added in another order."""
     optimizer = OptimizerConfig(name=name, lr=1e-2)
 
-    def take_unclipped_steps(world: RankGroup) -> dict[str, Any] | None:
-        return take_steps(world, ODD, optimizer, 4, max_norm=0.0)
+    def take_unclipped_steps(ranks: RankGroup) -> dict[str, Any] | None:
+        return take_steps(ranks, ODD, optimizer, 4, max_norm=0.0)
 
-    def take_whole_steps(world: RankGroup) -> dict[str, Any]:
+    def take_whole_steps(ranks: RankGroup) -> dict[str, Any]:
         return take_unsharded_steps(ODD, optimizer, 4)
 
     (sharded, _), (whole,) = run_ranks(2, take_unclipped_steps), run_ranks(1, take_whole_steps)
@@ -151,8 +151,8 @@ def test_an_update_with_a_loss_that_is_not_finite_is_refused_on_all_ranks() -> N
         is_last = bool((ids == make_batches(1, 2, 5)[1][0]).all())
         return language_model_loss(model, ids, targets) * (float("inf") if is_last else 1.0)
 
-    def take_two_steps(world: RankGroup, num_steps: int) -> dict[str, Any] | None:
-        return take_steps(world, ODD, OptimizerConfig(), 2, num_steps=num_steps, loss=loss)
+    def take_two_steps(ranks: RankGroup, num_steps: int) -> dict[str, Any] | None:
+        return take_steps(ranks, ODD, OptimizerConfig(), 2, num_steps=num_steps, loss=loss)
 
     before, after = (run_ranks(2, take_two_steps, num_steps)[0] for num_steps in (1, 2))
     assert [accepted for _, _, accepted in after["results"]] == [True, False]
@@ -160,10 +160,10 @@ def test_an_update_with_a_loss_that_is_not_finite_is_refused_on_all_ranks() -> N
 
 
 def test_the_fast_reduction_is_close_to_the_exact_one() -> None:
-    def gradients(world: RankGroup, is_exact: bool) -> dict[str, Tensor]:
-        sharded, _ = build(world, ODD, OptimizerConfig(), 4, is_exact=is_exact)
+    def gradients(ranks: RankGroup, is_exact: bool) -> dict[str, Tensor]:
+        sharded, _ = build(ranks, ODD, OptimizerConfig(), 4, is_exact=is_exact)
         sharded.start_step()
-        for number, part in enumerate(make_batches(0, 4, 5)[world.rank :: world.num_ranks]):
+        for number, part in enumerate(make_batches(0, 4, 5)[ranks.rank :: ranks.num_ranks]):
             torch.autograd.backward(language_model_loss(sharded.model, *part) / 4)
             sharded.finish_round(number)
         return sharded.gradients()

@@ -1,4 +1,4 @@
-"""Run a function in several processes that form a world of ranks, connected by gloo on this machine."""
+"""Run a function in several processes that form a group of ranks, connected by gloo on this machine."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LIMIT_SECONDS = 900
 
 
 def run_ranks(num_ranks: int, function: Callable[..., Any], *args: Any, may_die: bool = False) -> list[Any]:
-    """Return the results of `function(world, *args)` on every rank, in their order.
+    """Return the results of `function(ranks, *args)` on every rank, in their order.
 
     With `may_die`, the result of a rank that was killed is None.
 
@@ -67,9 +67,9 @@ def _run(
     values = (rank, num_ranks, rank, num_ranks, "127.0.0.1", port)
     os.environ.update({name: str(value) for name, value in zip(VARIABLES, values, strict=True)})
     try:
-        with RankGroup.open() as world:
-            world.connect(torch.device("cpu"))
-            value = function(world, *args)
+        with RankGroup.open() as ranks:
+            ranks.connect(torch.device("cpu"))
+            value = function(ranks, *args)
         results.put((rank, pickle.dumps(value), None))  # a tensor would be sent as shared memory
     except BaseException:
         results.put((rank, None, traceback.format_exc()))

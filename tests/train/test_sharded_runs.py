@@ -42,14 +42,14 @@ class StoppingDisplay(PlainDisplay):
             os.kill(os.getpid(), signal.SIGTERM)
 
 
-def train_on(world: RankGroup, config: TrainConfig, run: Path, *, stops: bool = False) -> Ending:
-    """Train with the ranks of `world`; return why the run ended."""
+def train_on(ranks: RankGroup, config: TrainConfig, run: Path, *, stops: bool = False) -> Ending:
+    """Train on all ranks; return why the run ended."""
     display = StoppingDisplay if stops else PlainDisplay
-    return train(config, run, world=world, console=Console(quiet=True), display=display).ending
+    return train(config, run, ranks=ranks, console=Console(quiet=True), display=display).ending
 
 
-def resume_on(world: RankGroup, run: Path, changes: dict[str, Any]) -> Ending:
-    return resume(run, world=world, changes=changes, console=Console(quiet=True)).ending
+def resume_on(ranks: RankGroup, run: Path, changes: dict[str, Any]) -> Ending:
+    return resume(run, ranks=ranks, changes=changes, console=Console(quiet=True)).ending
 
 
 def test_the_number_of_ranks_does_not_change_one_bit_of_a_run(tmp_path: Path) -> None:
@@ -77,8 +77,8 @@ def test_a_run_continues_with_other_ranks_and_strategies(tmp_path: Path) -> None
     )
     run = tmp_path / "run"
 
-    def train_until_stopped(world: RankGroup) -> Ending:
-        return train_on(world, config, run, stops=True)
+    def train_until_stopped(ranks: RankGroup) -> Ending:
+        return train_on(ranks, config, run, stops=True)
 
     assert set(run_ranks(4, train_until_stopped)) == {Ending.SIGNAL}
     changed = tmp_path / "copy"
@@ -132,9 +132,9 @@ def test_kills_and_changes_of_ranks_and_strategies_change_no_bit(tmp_path: Path)
 
         last_step = 0
 
-    def take_part(world: RankGroup, number: int) -> Ending | None:
+    def take_part(ranks: RankGroup, number: int) -> Ending | None:
         KilledDisplay.last_step = 4 * (number + 1) if number + 1 < len(sessions) else 10**6
-        options: dict[str, Any] = {"world": world, "console": Console(quiet=True), "display": KilledDisplay}
+        options: dict[str, Any] = {"ranks": ranks, "console": Console(quiet=True), "display": KilledDisplay}
         try:
             if number == 0:
                 return train(config, run, **options).ending
@@ -165,8 +165,8 @@ def test_a_rank_draws_the_weights_of_the_whole_model_one_module_after_the_other(
         assert torch.equal(drawn[name], parameter), name
 
 
-def start_from(world: RankGroup, config: TrainConfig, run: Path, source: Path) -> Ending:
-    return train(config, run, init=source, world=world, console=Console(quiet=True)).ending
+def start_from(ranks: RankGroup, config: TrainConfig, run: Path, source: Path) -> Ending:
+    return train(config, run, init=source, ranks=ranks, console=Console(quiet=True)).ending
 
 
 def test_ranks_that_start_from_a_checkpoint_copy_their_rows(tmp_path: Path) -> None:
@@ -183,9 +183,9 @@ def test_ranks_that_start_from_a_checkpoint_copy_their_rows(tmp_path: Path) -> N
 def test_an_optimizer_that_cannot_be_sharded_is_rejected_before_anything_is_written(tmp_path: Path) -> None:
     config = make_config(tmp_path, **SHARDED, optimizer={"implementation": "reference"})
 
-    def train_rejected(world: RankGroup) -> str | None:
+    def train_rejected(ranks: RankGroup) -> str | None:
         with pytest.raises(UsageError) as caught:
-            train_on(world, config, tmp_path / "run")
+            train_on(ranks, config, tmp_path / "run")
         return caught.value.key
 
     assert run_ranks(1, train_rejected) == ["optimizer.name"]

@@ -80,38 +80,38 @@ class Train:
             options.require_file(find_recipe(self.recipe))
         from bytewright.parallel.rank_group import RankGroup
 
-        with RankGroup.open() as world:
-            with world.agree():
+        with RankGroup.open() as ranks:
+            with ranks.agree():
                 recipe = options.require_file(find_recipe(self.recipe))
                 out = self.out or Path("runs", recipe.stem)
-                config, init = self._read(recipe, out, world)
+                config, init = self._read(recipe, out, ranks)
             for is_maker in (True, False):  # rank 0 makes missing data, which the others need
-                with world.agree():
-                    if world.is_main == is_maker:
+                with ranks.agree():
+                    if ranks.is_main == is_maker:
                         require_data(config, recipe, make=self.make_data and is_maker)
             from bytewright.train import train
 
-            with report_interruption(out, world):
-                result = train(config, out, init=init, console=console.stderr(), world=world)
-                return report_result(result, world)
+            with report_interruption(out, ranks):
+                result = train(config, out, init=init, console=console.stderr(), ranks=ranks)
+                return report_result(result, ranks)
 
-    def _read(self, recipe: Path, out: Path, world: RankGroup) -> tuple[TrainConfig, InitialWeights | None]:
+    def _read(self, recipe: Path, out: Path, ranks: RankGroup) -> tuple[TrainConfig, InitialWeights | None]:
         from bytewright.train import InitialWeights, read_recipe
         from bytewright.train.run_files import check_new_run
 
         init = None
         if self.init is not None:
             source = options.require_exists(self.init)
-            if world.is_main:
+            if ranks.is_main:
                 console.print_remark(f"reading the weights of {source}")
             init = InitialWeights.read(
-                source, which=self.init_which, with_optimizer=self.init_optimizer, mapped=world.num_ranks > 1
+                source, which=self.init_which, with_optimizer=self.init_optimizer, mapped=ranks.num_ranks > 1
             )
         elif self.init_optimizer:
             raise UsageError("--init-optimizer needs --init with a source", key="--init-optimizer")
         model = None if init is None else init.model
         config = read_recipe(recipe, options.list_overrides(self.set), model=model)
-        if not world.restart_count:  # torchrun starts a failed run again, which then resumes
+        if not ranks.restart_count:  # torchrun starts a failed run again, which then resumes
             check_new_run(out)
         return config, init
 
@@ -121,7 +121,7 @@ class InterruptedRunError(BytewrightError):
 
 
 @contextlib.contextmanager
-def report_interruption(run: Path, world: RankGroup) -> Iterator[None]:
+def report_interruption(run: Path, ranks: RankGroup) -> Iterator[None]:
     """Raise an error that states where a resume continues if a signal ends the block without a save."""
     try:
         yield
@@ -131,7 +131,7 @@ def report_interruption(run: Path, world: RankGroup) -> Iterator[None]:
         if not Run(run).exists:
             raise
         word, code = ("terminated", 143) if isinstance(signal, Terminated) else ("interrupted", 130)
-        if not world.is_main:
+        if not ranks.is_main:
             raise ReportedError(word, exit_code=code) from None
         step = max(Run(run).checkpoints.steps(), default=0)
         error = InterruptedRunError(
@@ -141,12 +141,12 @@ def report_interruption(run: Path, world: RankGroup) -> Iterator[None]:
         raise error from None
 
 
-def report_result(result: TrainResult, world: RankGroup) -> int:
+def report_result(result: TrainResult, ranks: RankGroup) -> int:
     """Print how a session ended, on rank 0, and return the exit code."""
     from bytewright.train import Run
     from bytewright.train.outcome import exit_code_of
 
-    if not world.is_main:
+    if not ranks.is_main:
         return exit_code_of(result.received)
     status = Run(result.run).status
     loss = "" if result.validation_loss is None else f", validation loss {result.validation_loss:.4f}"
@@ -193,16 +193,16 @@ class Resume:
             options.require_exists(self.path)
         from bytewright.parallel.rank_group import RankGroup
 
-        with RankGroup.open() as world:
-            with world.agree():
+        with RankGroup.open() as ranks:
+            with ranks.agree():
                 run = options.require_exists(self.path)
                 from bytewright.train import resume
                 from bytewright.train.recipe import parse_override
 
                 changes = dict(map(parse_override, options.list_overrides(self.set)))
-            with report_interruption(run, world):
-                result = resume(run, changes=changes, console=console.stderr(), world=world)
-                return report_result(result, world)
+            with report_interruption(run, ranks):
+                result = resume(run, changes=changes, console=console.stderr(), ranks=ranks)
+                return report_result(result, ranks)
 
 
 @dataclass(frozen=True, kw_only=True)

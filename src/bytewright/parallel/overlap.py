@@ -30,9 +30,9 @@ class OverlappedSum:
     """
 
     def __init__(
-        self, parameters: Sequence[Parameter], world: RankGroup, *, bucket_numbers: int = BUCKET_NUMBERS
+        self, parameters: Sequence[Parameter], ranks: RankGroup, *, bucket_numbers: int = BUCKET_NUMBERS
     ) -> None:
-        self.world = world
+        self.ranks = ranks
         ordered = list(reversed(parameters))
         self._num_gradients = sum(parameter.numel() for parameter in ordered)
         self._bucket_of: list[int] = []
@@ -54,7 +54,7 @@ class OverlappedSum:
 
     def start(self, num_own: int) -> None:
         """Begin the sum of a batch of which this rank computes `num_own` parts."""
-        size = self._num_gradients + num_own * self.world.num_ranks
+        size = self._num_gradients + num_own * self.ranks.num_ranks
         if len(self._buffer) != size:
             self._buffer = self._buffer.new_zeros(size)
             pieces = torch.split(self._buffer[: self._num_gradients], [math.prod(s) for s in self._shapes])
@@ -68,7 +68,7 @@ class OverlappedSum:
 
     def backward(self, term: Float[Tensor, ""], loss: Float[Tensor, ""]) -> None:
         """Add the gradients of the next part: of `term`, its share in the loss of the batch."""
-        self.losses[self.world.rank * self._num_own + self._num_done] = loss.detach()
+        self.losses[self.ranks.rank * self._num_own + self._num_done] = loss.detach()
         self._is_active = True
         try:
             torch.autograd.backward(term)
@@ -82,12 +82,12 @@ class OverlappedSum:
             if not is_used:
                 self._views[number].zero_()
         self._start_buckets(len(self._missing))
-        with self.world.collective():
+        with self.ranks.collective():
             for work in self._works:
                 work.wait()
-        share = math.ceil(len(self._buffer) / self.world.num_ranks)
-        self.world.num_bytes_sent += 8 * share * (self.world.num_ranks - 1)  # by a ring
-        return not self.world.largest([int(not all(self._is_used))])[0]
+        share = math.ceil(len(self._buffer) / self.ranks.num_ranks)
+        self.ranks.num_bytes_sent += 8 * share * (self.ranks.num_ranks - 1)  # by a ring
+        return not self.ranks.largest([int(not all(self._is_used))])[0]
 
     def gradient(self, parameter: Parameter) -> Tensor:
         """Return the summed gradient of a parameter, which the next step overwrites."""
@@ -115,5 +115,5 @@ class OverlappedSum:
             is_last = bucket + 1 == len(self._stops)
             end = len(self._buffer) if is_last else self._stops[bucket + 1]
             numbers = self._buffer[self._stops[bucket] : end]
-            with self.world.collective():
-                self._works.append(dist.all_reduce(numbers, group=self.world.data_group, async_op=True))
+            with self.ranks.collective():
+                self._works.append(dist.all_reduce(numbers, group=self.ranks.data_group, async_op=True))

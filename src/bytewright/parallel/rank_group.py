@@ -77,15 +77,15 @@ class RankGroup:
     @classmethod
     def open(cls, environment: Mapping[str, str] = os.environ) -> RankGroup:
         """Join the ranks that torchrun has started; without torchrun return this process alone."""
-        world = cls()
+        ranks = cls()
         if "RANK" not in environment or "WORLD_SIZE" not in environment:
-            return world
+            return ranks
         numbers = _read_variables(environment)
-        world.rank, world.num_ranks, world.local_rank, world.num_local_ranks = numbers
-        world.restart_count = int(environment.get("TORCHELASTIC_RESTART_COUNT", 0))
-        if world.num_ranks > 1:
-            world._join()
-        return world
+        ranks.rank, ranks.num_ranks, ranks.local_rank, ranks.num_local_ranks = numbers
+        ranks.restart_count = int(environment.get("TORCHELASTIC_RESTART_COUNT", 0))
+        if ranks.num_ranks > 1:
+            ranks._join()
+        return ranks
 
     @property
     def is_main(self) -> bool:

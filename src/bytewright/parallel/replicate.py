@@ -40,24 +40,24 @@ class Reduction:
     CUDA graphs. The buffers have fixed addresses from the second step on.
     """
 
-    def __init__(self, world: RankGroup | None = None, kind: ReductionKind = "exact") -> None:
-        self.world = world or RankGroup()
+    def __init__(self, ranks: RankGroup | None = None, kind: ReductionKind = "exact") -> None:
+        self.ranks = ranks or RankGroup()
         self.kind = kind
         self._buffers: _Buffers | None = None
 
     @property
     def is_distributed(self) -> bool:
         """Whether other ranks compute parts of the batch."""
-        return self.world.num_ranks > 1
+        return self.ranks.num_ranks > 1
 
     def can_overlap(self, gradient: Tensor) -> bool:
         """Whether gradients on this device can be exchanged during the backward pass: not through a copy."""
-        is_staged = gradient.device.type != "cpu" and self.world.backend == "gloo"
+        is_staged = gradient.device.type != "cpu" and self.ranks.backend == "gloo"
         return self.is_distributed and self.kind == "fast" and not is_staged
 
     def first_part(self, num_own: int) -> int:
         """Return the number of the first part of this rank, which computes `num_own` parts."""
-        return self.world.rank * num_own
+        return self.ranks.rank * num_own
 
     def start_sum(self, num_own: int, into: Tensors | None = None) -> TreeSum | RunningSum:
         """Return an empty sum for the gradients of `num_own` parts of this rank.
@@ -66,19 +66,19 @@ class Reduction:
         """
         if self.kind == "fast":
             return RunningSum(into=into)
-        return TreeSum(num_own * self.world.num_ranks, self.first_part(num_own), into=into)
+        return TreeSum(num_own * self.ranks.num_ranks, self.first_part(num_own), into=into)
 
     def pack(self, summed: TreeSum | RunningSum, losses: Float[Tensor, " own"]) -> None:
         """Copy the sums and the losses of this rank's parts into the send buffer."""
         if self._buffers is None or self._buffers.num_own != len(losses):
-            self._buffers = _Buffers(self.world, self.kind, summed.sums[0], len(losses))
+            self._buffers = _Buffers(self.ranks, self.kind, summed.sums[0], len(losses))
         self._buffers.fill(summed.sums, losses)
 
     def exchange(self) -> Float[Tensor, " parts"]:
         """Sum the packed gradients over all ranks; return the loss of every part of the batch."""
         assert self._buffers is not None, "pack comes first"
-        with self.world.collective():
-            self.world.num_bytes_sent += self._buffers.exchange()
+        with self.ranks.collective():
+            self.ranks.num_bytes_sent += self._buffers.exchange()
         return self._buffers.losses
 
     def unpack(self, into: Tensors) -> None:
@@ -90,12 +90,12 @@ class Reduction:
         """Return a whole number for each part of the batch from those of this rank's parts."""
         if not self.is_distributed:
             return own
-        at = torch.device("cpu") if self.world.backend == "gloo" else own.device
-        counts = torch.zeros(len(own) * self.world.num_ranks, dtype=own.dtype, device=at)
+        at = torch.device("cpu") if self.ranks.backend == "gloo" else own.device
+        counts = torch.zeros(len(own) * self.ranks.num_ranks, dtype=own.dtype, device=at)
         first = self.first_part(len(own))
         counts[first : first + len(own)] = own.to(at)
-        with self.world.collective():
-            dist.all_reduce(counts, group=self.world.data_group)
+        with self.ranks.collective():
+            dist.all_reduce(counts, group=self.ranks.data_group)
         return counts.to(own.device)
 
 
@@ -107,24 +107,24 @@ class _Buffers:
     memory only.
     """
 
-    def __init__(self, world: RankGroup, kind: ReductionKind, tensors: Tensors, num_own: int) -> None:
-        self.world, self.kind, self.num_own = world, kind, num_own
-        self.num_parts = num_own * world.num_ranks
+    def __init__(self, ranks: RankGroup, kind: ReductionKind, tensors: Tensors, num_own: int) -> None:
+        self.ranks, self.kind, self.num_own = ranks, kind, num_own
+        self.num_parts = num_own * ranks.num_ranks
         self.nodes_of_rank = [
             find_nodes(self.num_parts, rank * num_own, (rank + 1) * num_own)
-            for rank in range(world.num_ranks)
+            for rank in range(ranks.num_ranks)
         ]
-        num_rows = len(self.nodes_of_rank[world.rank]) if kind == "exact" else 1
+        num_rows = len(self.nodes_of_rank[ranks.rank]) if kind == "exact" else 1
         self.num_gradients = sum(tensor.numel() for tensor in tensors)
-        self.slice_size = math.ceil((self.num_gradients + self.num_parts) / world.num_ranks)
-        width = self.slice_size * world.num_ranks
+        self.slice_size = math.ceil((self.num_gradients + self.num_parts) / ranks.num_ranks)
+        width = self.slice_size * ranks.num_ranks
         device = tensors[0].device
         self.rows = torch.zeros(num_rows, width, device=device)
         self.result = self.rows[0]
         self.row_views = [self._cut(row, tensors) for row in self.rows]
         self.result_views = self.row_views[0]
         self.losses = self.result[self.num_gradients : self.num_gradients + self.num_parts]
-        self.is_staged = device.type != "cpu" and world.backend == "gloo"
+        self.is_staged = device.type != "cpu" and ranks.backend == "gloo"
         at = torch.device("cpu") if self.is_staged else device
         self.sent = torch.zeros_like(self.rows, device=at, pin_memory=True) if self.is_staged else self.rows
         if kind == "exact":
@@ -140,7 +140,7 @@ class _Buffers:
         """Copy the sums of this rank's nodes and the losses of its parts into the rows."""
         for views, sums in zip(self.row_views, nodes, strict=True):
             torch._foreach_copy_(views, list(sums))
-        first = self.world.rank * self.num_own
+        first = self.ranks.rank * self.num_own
         self.losses.zero_()
         self.losses[first : first + self.num_own].copy_(losses)
 
@@ -155,29 +155,29 @@ class _Buffers:
 
     def _exchange_exactly(self) -> int:
         """Send slice r of every node to rank r, add the rest of the tree there, and gather the slices."""
-        world, size = self.world, self.slice_size
-        by_rank = self.sent.view(len(self.sent), world.num_ranks, size).transpose(0, 1).contiguous()
+        ranks, size = self.ranks, self.slice_size
+        by_rank = self.sent.view(len(self.sent), ranks.num_ranks, size).transpose(0, 1).contiguous()
         num_nodes = [len(nodes) for nodes in self.nodes_of_rank]
         dist.all_to_all_single(
             self.received,
             by_rank.view(-1, size),
             output_split_sizes=num_nodes,
-            input_split_sizes=[len(self.sent)] * world.num_ranks,
-            group=world.data_group,
+            input_split_sizes=[len(self.sent)] * ranks.num_ranks,
+            group=ranks.data_group,
         )
         summed = TreeSum(self.num_parts)
         all_nodes = [node for nodes in self.nodes_of_rank for node in nodes]
         for node, row in zip(all_nodes, self.received, strict=True):
             summed.add([row], node.stop - node.start)
         ((total,),) = summed.sums
-        all_gather_single(self.sent[0], total, group=world.data_group)
-        return 4 * size * (world.num_ranks - 1) * (len(self.sent) + 1)
+        all_gather_single(self.sent[0], total, group=ranks.data_group)
+        return 4 * size * (ranks.num_ranks - 1) * (len(self.sent) + 1)
 
     def _all_reduce(self) -> int:
         works = [
-            dist.all_reduce(bucket, group=self.world.data_group, async_op=True)
+            dist.all_reduce(bucket, group=self.ranks.data_group, async_op=True)
             for bucket in torch.split(self.sent[0], BUCKET_NUMBERS)
         ]
         for work in works:
             work.wait()
-        return 8 * self.slice_size * (self.world.num_ranks - 1)  # by a ring
+        return 8 * self.slice_size * (self.ranks.num_ranks - 1)  # by a ring

@@ -62,7 +62,7 @@ class Rows:
     local: Tensor
     shape: Shape
     """The shape of the whole tensor."""
-    world: RankGroup
+    ranks: RankGroup
 
     @property
     def dtype(self) -> torch.dtype:
@@ -71,7 +71,7 @@ class Rows:
 
     def cut(self, whole: Tensor) -> Tensor:
         """Return the rows of a whole tensor that this rank stores, without a copy."""
-        return whole[find_rows(len(whole), self.world.num_ranks, self.world.rank)]
+        return whole[find_rows(len(whole), self.ranks.num_ranks, self.ranks.rank)]
 
     @torch.no_grad()
     def fill(self, whole: Tensor) -> None:
@@ -81,18 +81,18 @@ class Rows:
     @torch.no_grad()
     def gather(self) -> Tensor | None:
         """Return the whole tensor on rank 0, in host memory, and None on others; all ranks must call it."""
-        if self.world.num_ranks == 1:
+        if self.ranks.num_ranks == 1:
             return self.local.detach().cpu()
         own = self.local.detach()
-        padded = own.new_zeros((-(-self.shape[0] // self.world.num_ranks), *self.shape[1:]))
+        padded = own.new_zeros((-(-self.shape[0] // self.ranks.num_ranks), *self.shape[1:]))
         padded[: len(own)] = own
-        if self.world.backend == "gloo":
+        if self.ranks.backend == "gloo":
             padded = padded.cpu()
         shares = (
-            [torch.empty_like(padded) for _ in range(self.world.num_ranks)] if self.world.is_main else None
+            [torch.empty_like(padded) for _ in range(self.ranks.num_ranks)] if self.ranks.is_main else None
         )
-        with self.world.collective():
-            dist.gather(padded, shares, dst=0, group=self.world.data_group)
+        with self.ranks.collective():
+            dist.gather(padded, shares, dst=0, group=self.ranks.data_group)
         return None if shares is None else torch.cat(shares)[: self.shape[0]].cpu()
 
     def gather_on_main(self) -> Tensor:

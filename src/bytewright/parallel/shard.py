@@ -44,16 +44,16 @@ class ShardedModel:
     def __init__(
         self,
         model: TransformerLM,
-        world: RankGroup,
+        ranks: RankGroup,
         device: torch.device,
         *,
         num_parts: int,
         is_exact: bool,
         weights: Iterable[tuple[str, Tensor]] = (),
     ) -> None:
-        self.model, self.world, self.num_parts = model, world, num_parts
+        self.model, self.ranks, self.num_parts = model, ranks, num_parts
         self.shapes: dict[str, Shape] = {name: tuple(p.shape) for name, p in model.named_parameters()}
-        mesh = _make_mesh(world, device)
+        mesh = _make_mesh(ranks, device)
         modules: list[Module] = [*model.layers]
         if model.lm_head is not None:  # tied embeddings belong to the root, which keeps them for the head
             modules.insert(0, model.token_embeddings)
@@ -74,29 +74,29 @@ class ShardedModel:
         if model.lm_head is not None:  # the gradient of an embedding does not depend on its weights
             cast("FSDPModule", model.token_embeddings).set_unshard_in_backward(False)
         self.rows: dict[str, Rows] = {
-            name: Rows(Parameter(_local(parameter)), self.shapes[name], world)
+            name: Rows(Parameter(_local(parameter)), self.shapes[name], ranks)
             for name, parameter in model.named_parameters()
         }
         for name, whole in weights:
             self.rows[name].fill(whole)
 
     def _set_communication(self, module: FSDPModule, is_exact: bool) -> None:
-        module.set_custom_all_gather(GatherRows(self.world))  # type: ignore[arg-type]  # torch's base is private
+        module.set_custom_all_gather(GatherRows(self.ranks))  # type: ignore[arg-type]  # torch's base is private
         # A loss is divided by the number of parts, so gradients are added, not averaged.
         module.set_gradient_divide_factor(1.0)
         module.set_force_sum_reduction_for_comms(True)
         if not is_exact:
-            module.set_custom_reduce_scatter(FastReduction(self.world))  # type: ignore[arg-type]
+            module.set_custom_reduce_scatter(FastReduction(self.ranks))  # type: ignore[arg-type]
             return
-        reduction = ExactReduction(self.world, self.num_parts)
+        reduction = ExactReduction(self.ranks, self.num_parts)
         self._reductions.append(reduction)
         module.set_custom_reduce_scatter(reduction)  # type: ignore[arg-type]
-        if self.world.num_ranks == 1:  # FSDP2 then has nothing to reduce, and calls this hook only
+        if self.ranks.num_ranks == 1:  # FSDP2 then has nothing to reduce, and calls this hook only
             module.set_all_reduce_hook(reduction.add_own)
 
     def find_part(self, number: int) -> int:
         """Return the number in the batch of a part of this rank, the parts of each rank counted from 0."""
-        return number * self.world.num_ranks + self.world.rank
+        return number * self.ranks.num_ranks + self.ranks.rank
 
     def start_step(self) -> None:
         """Discard the gradients of the previous step."""
@@ -107,7 +107,7 @@ class ShardedModel:
 
     def finish_round(self, number: int) -> None:
         """Finish the backward pass of a round, counted from 0; in exact mode only the last has gradients."""
-        is_last = (number + 1) * self.world.num_ranks == self.num_parts
+        is_last = (number + 1) * self.ranks.num_ranks == self.num_parts
         if self._reductions and not is_last:
             for parameter in self.model.parameters():
                 parameter.grad = None
@@ -145,8 +145,8 @@ class ShardedModel:
 class _Collective:
     """A collective that FSDP2 calls with tensors of a block; it counts the bytes that this rank sends."""
 
-    def __init__(self, world: RankGroup) -> None:
-        self.world = world
+    def __init__(self, ranks: RankGroup) -> None:
+        self.ranks = ranks
 
     def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
         """Return memory for the tensors."""
@@ -159,9 +159,9 @@ class _Collective:
 
         gloo exchanges CPU memory only.
         """
-        self.world.num_bytes_sent += (self.world.num_ranks - 1) * num_bytes
-        with self.world.collective():
-            if own.device.type == "cpu" or self.world.backend != "gloo":
+        self.ranks.num_bytes_sent += (self.ranks.num_ranks - 1) * num_bytes
+        with self.ranks.collective():
+            if own.device.type == "cpu" or self.ranks.backend != "gloo":
                 return collective(out, own, **options)
             staged = torch.empty_like(out, device="cpu")
             collective(staged, own.cpu(), **{**options, "async_op": False})
@@ -201,8 +201,8 @@ class ExactReduction(_Collective):
     The last round of a step returns the sum of all parts. What the other rounds return is not used.
     """
 
-    def __init__(self, world: RankGroup, num_parts: int) -> None:
-        super().__init__(world)
+    def __init__(self, ranks: RankGroup, num_parts: int) -> None:
+        super().__init__(ranks)
         self._num_parts = num_parts
         self.start_step()
 
@@ -217,7 +217,7 @@ class ExactReduction(_Collective):
         """Exchange the parts of this round, and write the sum into `output_tensor` if it is complete."""
         received = torch.empty_like(input_tensor)
         self._run(dist.all_to_all_single, received, input_tensor, num_bytes=output_tensor.nbytes, group=group)
-        self._add(received.view(self.world.num_ranks, -1), output_tensor)
+        self._add(received.view(self.ranks.num_ranks, -1), output_tensor)
         return None
 
     def add_own(self, gradient: Tensor) -> None:
@@ -264,10 +264,10 @@ def _gather_for_hidden_states(model: TransformerLM) -> None:
     model.hidden_states = hidden_states  # type: ignore[method-assign]
 
 
-def _make_mesh(world: RankGroup, device: torch.device) -> DeviceMesh:
+def _make_mesh(ranks: RankGroup, device: torch.device) -> DeviceMesh:
     """Return the mesh of all ranks; by default FSDP2 would choose the backend by the hardware."""
-    ranks = list(range(world.num_ranks))
-    return DeviceMesh.from_group(world.open_data_group(device), device.type, mesh=ranks)
+    numbers = list(range(ranks.num_ranks))
+    return DeviceMesh.from_group(ranks.open_data_group(device), device.type, mesh=numbers)
 
 
 def _local(tensor: Tensor) -> Tensor:

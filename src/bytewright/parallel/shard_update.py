@@ -113,7 +113,7 @@ def rows_of_state(
     of_local = {id(one.local): one for one in rows.values()}
     return [
         {
-            name: Rows(value, of_local[id(parameter)].shape, of_local[id(parameter)].world)
+            name: Rows(value, of_local[id(parameter)].shape, of_local[id(parameter)].ranks)
             for name, value in optimizer.state[parameter].items()
             if name != "step"
         }
@@ -125,9 +125,9 @@ class ShardedUpdate:
     """Clips and applies the gradients of the own rows; all ranks must call it together."""
 
     def __init__(
-        self, optimizer: FusedOptimizer | CombinedOptimizer, rows: Mapping[str, Rows], world: RankGroup
+        self, optimizer: FusedOptimizer | CombinedOptimizer, rows: Mapping[str, Rows], ranks: RankGroup
     ) -> None:
-        self.world = world
+        self.ranks = ranks
         parts = optimizer.optimizers if isinstance(optimizer, CombinedOptimizer) else [optimizer]
         of_local = {id(one.local): (name, one) for name, one in rows.items()}
         self._names: list[list[str]] = []
@@ -140,14 +140,14 @@ class ShardedUpdate:
             self._updates.append(update)
             self._names.append([name for name, _ in named])
             is_muon = isinstance(part, FusedMuon)
-            self._matrices.append(MatrixExchange([one.shape for _, one in named], world) if is_muon else None)
+            self._matrices.append(MatrixExchange([one.shape for _, one in named], ranks) if is_muon else None)
 
     @torch.no_grad()
     def __call__(
         self, gradients: Mapping[str, Tensor], loss: Float[Tensor, ""], max_norm: float
     ) -> tuple[Float[Tensor, ""], Bool[Tensor, ""]]:
         """Update unless loss or norm is not finite; return the norm and whether the update was accepted."""
-        norm = cut_invariant_norm(list(gradients.values()), self.world)
+        norm = cut_invariant_norm(list(gradients.values()), self.ranks)
         accept = torch.isfinite(loss) & torch.isfinite(norm)
         factor = clip_factor(norm, max_norm)
         for update, names, exchange in zip(self._updates, self._names, self._matrices, strict=True):
@@ -200,24 +200,24 @@ class MatrixExchange:
     could depend on the number of ranks.
     """
 
-    def __init__(self, shapes: Sequence[Shape], world: RankGroup) -> None:
-        self.shapes, self.world = list(shapes), world
-        owners = choose_owners(shapes, world.num_ranks)
+    def __init__(self, shapes: Sequence[Shape], ranks: RankGroup) -> None:
+        self.shapes, self.ranks = list(shapes), ranks
+        owners = choose_owners(shapes, ranks.num_ranks)
         self._owned = [
-            [number for number, one in enumerate(owners) if one == owner] for owner in range(world.num_ranks)
+            [number for number, one in enumerate(owners) if one == owner] for owner in range(ranks.num_ranks)
         ]
 
     def orthogonalise(self, rows: Sequence[Float[Tensor, "_ _"]]) -> list[Float[Tensor, "_ _"]]:
         """Return the own rows of the orthogonalised matrices; `rows` are the own rows of all matrices."""
-        world, own = self.world, self._owned[self.world.rank]
+        ranks, own = self.ranks, self._owned[self.ranks.rank]
         to_owners = [[rows[number] for number in owned] for owned in self._owned]
-        by_rank = self._exchange(to_owners, [(own, rank) for rank in range(world.num_ranks)])
+        by_rank = self._exchange(to_owners, [(own, rank) for rank in range(ranks.num_ranks)])
         matrices = [orthogonalise(torch.cat(pieces)) for pieces in zip(*by_rank, strict=True)]
         to_ranks = [
-            [matrix[find_rows(len(matrix), world.num_ranks, rank)] for matrix in matrices]
-            for rank in range(world.num_ranks)
+            [matrix[find_rows(len(matrix), ranks.num_ranks, rank)] for matrix in matrices]
+            for rank in range(ranks.num_ranks)
         ]
-        by_owner = self._exchange(to_ranks, [(owned, world.rank) for owned in self._owned])
+        by_owner = self._exchange(to_ranks, [(owned, ranks.rank) for owned in self._owned])
         result = {
             number: piece
             for owned, pieces in zip(self._owned, by_owner, strict=True)
@@ -232,26 +232,26 @@ class MatrixExchange:
 
         `expected` describes what each rank sends: the numbers of matrices, and whose rows of them.
         """
-        if self.world.num_ranks == 1:
+        if self.ranks.num_ranks == 1:
             return [list(tensors) for tensors in sent]
         like = next(tensor for tensors in sent for tensor in tensors)
         flat = [
             torch.cat([tensor.flatten() for tensor in tensors] or [like.new_empty(0)]) for tensors in sent
         ]
         sizes = [
-            [count_numbers(self.shapes[number], self.world.num_ranks, rank) for number in numbers]
+            [count_numbers(self.shapes[number], self.ranks.num_ranks, rank) for number in numbers]
             for numbers, rank in expected
         ]
         received = like.new_empty(sum(map(sum, sizes)))
-        others = sum(len(one) for rank, one in enumerate(flat) if rank != self.world.rank)
-        self.world.num_bytes_sent += others * like.element_size()
-        with self.world.collective():
+        others = sum(len(one) for rank, one in enumerate(flat) if rank != self.ranks.rank)
+        self.ranks.num_bytes_sent += others * like.element_size()
+        with self.ranks.collective():
             dist.all_to_all_single(
                 received,
                 torch.cat(flat),
                 output_split_sizes=list(map(sum, sizes)),
                 input_split_sizes=[len(one) for one in flat],
-                group=self.world.data_group,
+                group=self.ranks.data_group,
             )
         pieces = iter(torch.split(received, [size for of_rank in sizes for size in of_rank]))
         return [
@@ -259,18 +259,18 @@ class MatrixExchange:
         ]
 
 
-def cut_invariant_norm(tensors: Sequence[Float[Tensor, ...]], world: RankGroup) -> Float[Tensor, ""]:
+def cut_invariant_norm(tensors: Sequence[Float[Tensor, ...]], ranks: RankGroup) -> Float[Tensor, ""]:
     """Return the norm of the tensors of all ranks as one vector; it does not depend on how they are cut.
 
     The squares become integers: relative to the largest one, with `SQUARE_BITS` digits. The sum of integers
     does not depend on their order. If a number is not finite, neither is the norm.
     """
     largest = torch.stack([tensor.abs().amax() for tensor in tensors if tensor.numel()] or [_zero(tensors)])
-    largest = world.all_gather(largest.amax()).amax()
+    largest = ranks.all_gather(largest.amax()).amax()
     exponent = torch.frexp(largest).exponent.clamp(min=SMALLEST_EXPONENT)
     scale = torch.ldexp(torch.ones_like(largest), SQUARE_BITS // 2 - exponent)
     sums = torch.stack([_add_squares(tensor * scale) for tensor in tensors]).sum(dim=0)
-    high, low = world.all_gather(sums).view(-1, 2).sum(dim=0).double()
+    high, low = ranks.all_gather(sums).view(-1, 2).sum(dim=0).double()
     squares = high * 2.0**LOW_BITS + low
     norm = squares.sqrt().float() / scale
     return torch.where(torch.isfinite(largest), norm, largest.new_full((), math.nan))

@@ -131,17 +131,17 @@ class EvaluationSet:
         measure: Callable[[Tensor, Tensor], Tensor],
         progress: Progress | None = None,
         *,
-        world: RankGroup | None = None,
+        ranks: RankGroup | None = None,
         is_sharded: bool = False,
     ) -> Evaluation:
         """Evaluate every window; `measure` returns the mean loss of the tokens of a batch that count.
 
-        Synchronises with the device once, or after every batch if `progress` is given. Each rank of `world`
+        Synchronises with the device once, or after every batch if `progress` is given. Each rank of `ranks`
         evaluates a share of the batches; the losses are added in the order of the batches, as by one process.
         The ranks of a sharded model must evaluate equally often, so some repeat a batch.
         """
-        world = world or RankGroup()
-        first, last = (self.num_batches * rank // world.num_ranks for rank in (world.rank, world.rank + 1))
+        ranks = ranks or RankGroup()
+        first, last = (self.num_batches * rank // ranks.num_ranks for rank in (ranks.rank, ranks.rank + 1))
         weighted: list[Tensor] = []
         for number in range(first, last):
             chosen = slice(number * self.batch_size, (number + 1) * self.batch_size)
@@ -154,11 +154,11 @@ class EvaluationSet:
                 weighted[-1] = weighted[-1].cpu()
                 num_done = min(len(self.starts), chosen.stop)
                 progress(num_done * self.context_length, len(self.starts) * self.context_length)
-        longest = -(-self.num_batches // world.num_ranks)
+        longest = -(-self.num_batches // ranks.num_ranks)
         for _ in range(longest - len(weighted) if is_sharded else 0):
             measure(*self.store.batch(self.starts[: self.batch_size], self.context_length))
         losses = torch.stack(weighted) if weighted else torch.zeros(0)  # with more ranks than batches
-        total = world.concatenate(losses).sum().item()
+        total = ranks.concatenate(losses).sum().item()
         divisor = len(self.starts) if self.num_counted is None else self.num_tokens
         return Evaluation(total / divisor, self.num_tokens, self.num_bytes)
 

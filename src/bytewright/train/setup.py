@@ -299,7 +299,7 @@ class StepEngine:
         config: TrainConfig,
         device: torch.device,
         parts: StepParts = BUILT_IN,
-        world: RankGroup | None = None,
+        ranks: RankGroup | None = None,
     ) -> None:
         self.memory = DevicePeakMemory(device)
         self.sharded: ShardedModel | None = None
@@ -313,7 +313,7 @@ class StepEngine:
             max_grad_norm=config.optimizer.max_grad_norm,
             backend=choose_backend(config, device),
             **parts.losses(config),
-            reduction=Reduction(world, config.parallel.reduction),
+            reduction=Reduction(ranks, config.parallel.reduction),
         )
 
     def start_over(self, config: TrainConfig) -> None:
@@ -350,7 +350,7 @@ class ShardedStepEngine:
         config: TrainConfig,
         device: torch.device,
         parts: StepParts = BUILT_IN,
-        world: RankGroup | None = None,
+        ranks: RankGroup | None = None,
     ) -> None:
         from bytewright.parallel.shard import ShardedModel
         from bytewright.parallel.shard_update import rows_of_state, shard_optimizer
@@ -362,7 +362,7 @@ class ShardedStepEngine:
         is_whole = has_own_modules(skeleton)
         self.sharded = ShardedModel(
             build_model(config, torch.device("cpu")) if is_whole else build_blank_model(config),
-            world or RankGroup(),
+            ranks or RankGroup(),
             device,
             num_parts=config.accumulate,
             is_exact=config.parallel.reduction == "exact",
@@ -405,15 +405,15 @@ class CompiledStepCache:
         config: TrainConfig,
         device: torch.device,
         parts: StepParts = BUILT_IN,
-        world: RankGroup | None = None,
+        ranks: RankGroup | None = None,
     ) -> StepEngine | ShardedStepEngine:
         """Return an engine in the initial state of `config`; the engine returned before becomes invalid."""
         self.make_room(config, device, parts)
         if config.parallel.strategy == "shard":
             self.clear()
-            return ShardedStepEngine(config, device, parts, world)
+            return ShardedStepEngine(config, device, parts, ranks)
         if self._last is None:
-            self._last = StepEngine(config, device, parts, world)
+            self._last = StepEngine(config, device, parts, ranks)
         else:
             self._last.start_over(config)
         return self._last

@@ -37,7 +37,7 @@ class ShardedStep:
         measured_loss: Loss | None = None,
         masked: bool = False,
     ) -> None:
-        self.sharded, self.model, self.world = sharded, sharded.model, sharded.world
+        self.sharded, self.model, self.ranks = sharded, sharded.model, sharded.ranks
         self.max_norm = max_grad_norm or float("inf")
         self.seed_part: Callable[[int], None] | None = None
         self._loss, self._measured_loss = loss, measured_loss or loss
@@ -45,7 +45,7 @@ class ShardedStep:
         self._has_own_modules = has_own_modules(self.model)
         for layer in self.model.layers:
             layer.forward = compile_with(backend, layer.forward)  # FSDP2's hooks are called around it
-        self._update = ShardedUpdate(optimizer, sharded.rows, self.world)
+        self._update = ShardedUpdate(optimizer, sharded.rows, self.ranks)
 
     def __call__(self, batches: Sequence[Batch]) -> StepResult:
         """Make one update; `batches` are the parts of this rank, in the order of their numbers."""
@@ -78,7 +78,7 @@ class ShardedStep:
 
     def _gather_parts(self, own: Tensor) -> Tensor:
         """Return one number for each part of the batch, from those of this rank's parts."""
-        return self.world.all_gather(own).T.flatten()
+        return self.ranks.all_gather(own).T.flatten()
 
     def measure(
         self, ids: Integer[Tensor, "batch seq"], targets: Integer[Tensor, "batch seq"]

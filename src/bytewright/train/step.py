@@ -114,7 +114,7 @@ class TrainStep:
             return None
         own = {id(parameter) for parameter in self._parameters}
         ordered = [parameter for parameter in self.model.parameters() if id(parameter) in own]
-        return OverlappedSum(ordered, self.reduction.world)
+        return OverlappedSum(ordered, self.reduction.ranks)
 
     def _captured(self, function: Callable[..., tuple[Tensor, ...]]) -> Callable[..., tuple[Tensor, ...]]:
         return CudaGraphFunction(function) if self._is_captured else function
@@ -179,7 +179,7 @@ class TrainStep:
         with torch.no_grad():
             all_losses = torch.stack(losses)
             if self.reduction.is_distributed:
-                is_used = self.reduction.world.largest(is_used)
+                is_used = self.reduction.ranks.largest(is_used)
                 self.reduction.pack(summed, all_losses)
                 all_losses = self.reduction.exchange()
                 self.reduction.unpack(summed.sums[0])
@@ -210,7 +210,7 @@ class TrainStep:
             (self._pack_share if is_seeded else self._compute_share)(*tensors, *more)
         except _UnusedParameterError:
             is_unused = 1
-        if self.reduction.world.largest([is_unused])[0]:
+        if self.reduction.ranks.largest([is_unused])[0]:
             raise _UnusedParameterError
         return self._finish(self.reduction.exchange(), *more)
 
@@ -262,14 +262,14 @@ class TrainStep:
     ) -> tuple[Tensor, Tensor]:
         """Return the loss of the part with this number among `num_own`, and its term in that of the batch."""
         part = self.reduction.first_part(num_own) + number
-        num_parts = num_own * self.reduction.world.num_ranks
+        num_parts = num_own * self.reduction.ranks.num_ranks
         if self.seed_part is not None and num_parts > 1:
             self.seed_part(part)
         loss = self.loss(ids, targets)
         return loss, loss / num_parts if shares is None else loss * shares[part]
 
     def _seed_update(self, num_own: int) -> None:
-        num_parts = num_own * self.reduction.world.num_ranks
+        num_parts = num_own * self.reduction.ranks.num_ranks
         if self.seed_part is not None and num_parts > 1:
             self.seed_part(num_parts)
 

@@ -42,10 +42,10 @@ from bytewright.train.evaluate import EVALUATED_AT_ONCE, Evaluation, EvaluationS
 from bytewright.train.metrics import RANK_MEMORY, RANK_SENT, MetricsLog
 from bytewright.train.recipe import to_plain
 from bytewright.train.run_files import RunWriter
-from bytewright.train.session import ranks
 from bytewright.train.session.console import Display, TensorBoard, make_display
 from bytewright.train.session.costs import describe_costs
 from bytewright.train.session.initial_weights import InitialWeights, load_optimizer_state
+from bytewright.train.session.ranks import Decision, SilentDisplay, SilentLog, agree_on, check_same_weights
 from bytewright.train.session.recorder import Recorder, StepPlanner, TrainState
 from bytewright.train.session.resume_policy import find_step_before_decay
 from bytewright.train.setup import CompiledStepCache, Inputs, StepParts, build_model, seed_step, select_device
@@ -92,19 +92,19 @@ class Trainer:
         engines: CompiledStepCache | None = None,
         final_checkpoint: bool = True,
         clock: Callable[[], float] = time.perf_counter,
-        world: RankGroup | None = None,
+        ranks: RankGroup | None = None,
     ) -> None:
         self.config, self.inputs, self.sampler, self.writer = config, inputs, sampler, writer
-        self.console, self.display, self.world = console or Console(), display, world or RankGroup()
+        self.console, self.display, self.ranks = console or Console(), display, ranks or RankGroup()
         self.sample, self.probe, self.final_checkpoint, self.clock = sample, probe, final_checkpoint, clock
-        self.device = self.world.connect(select_device(config.device))
+        self.device = self.ranks.connect(select_device(config.device))
         engines = engines or CompiledStepCache()
         parts = StepParts(loss, inputs.is_masked, optimizer)
         engines.make_room(config, self.device, parts)
         self.store = TokenStore(inputs.train, self.device, mask=inputs.train_mask)
         self.validation = self._open_validation()
         # The memory of the data, which is loaded already, does not count.
-        engine = engines.engine_for(config, self.device, parts, self.world)
+        engine = engines.engine_for(config, self.device, parts, self.ranks)
         self.model, self.optimizer = engine.model, engine.optimizer
         self.sharded, self.rows = engine.sharded, engine.rows
         self.train_step, self.memory = engine.step, engine.memory
@@ -165,7 +165,7 @@ class Trainer:
         self.writer.write_costs(describe_costs(self.config, self.device))
         with contextlib.ExitStack() as stack:
             metrics, position = self.writer.metrics, self.progress.metrics_position
-            log = MetricsLog(metrics, position) if self.world.is_main else ranks.SilentLog(metrics)
+            log = MetricsLog(metrics, position) if self.ranks.is_main else SilentLog(metrics)
             stack.callback(log.close)
             self._open_recorder(log, stack, is_restart)
             if environment_changes and self._find_ending() is None:
@@ -204,42 +204,43 @@ class Trainer:
             max_refused=self.config.max_refused,
             peak_memory=self.memory.peak,
             utilisation=lambda speed: flops_utilisation(
-                self.config.model, speed / self.world.num_ranks, peak, of_loss=of_loss
+                self.config.model, speed / self.ranks.num_ranks, peak, of_loss=of_loss
             ),
             clock=self.clock,
         )
         # Rank 0 alone cannot evaluate a sharded model; the planner then waits for the first evaluation.
         validation = None if self.sharded else self.validation
         self.planner = StepPlanner(self.config, self.recorder, validation, self.train_step.measure)
-        if self.config.tensorboard and self.world.is_main:
+        if self.config.tensorboard and self.ranks.is_main:
             board = TensorBoard(self.writer.path / "tensorboard", self.progress.step + 1)
             stack.callback(board.close)
             self.recorder.others.append(board)
         num_parameters = sum(parameter.numel() for parameter in self.model.parameters())
         title = f"{self.writer.path.name}: {num_parameters:,} parameters on {self.device}"
-        if self.world.num_ranks > 1:
-            title += f", {self.world.num_ranks} ranks"
+        if self.ranks.num_ranks > 1:
+            title += f", {self.ranks.num_ranks} ranks"
         if self.progress.step:
             title += f", from step {self.progress.step:,} on"
         elif is_restart:
             title += ", again from step 0: no checkpoint was saved"
-        is_shown = self.world.is_main
-        self.recorder.display = self.display(self.console, title) if is_shown else ranks.SilentDisplay()
+        is_shown = self.ranks.is_main
+        self.recorder.display = self.display(self.console, title) if is_shown else SilentDisplay()
         stack.callback(self.recorder.display.close)
 
     def _take_steps(self, signals: outcome.StopSignals) -> outcome.Ending:
         if self._has_new_weights:
             self._save()
-        ending = self._decide(signals).ending
+        ending = self._decide_with_others(signals).ending
         while ending is None:
             self._advance()
-            decision = self._decide(signals)  # once per step: the deadline can pass between two checks
+            # Once per step, because the deadline can pass between two checks.
+            decision = self._decide_with_others(signals)
             ending = decision.ending
             if ending and self.progress.step != self.progress.num_steps:
                 self.recorder.event("budget_exhausted")
             saved = self._run_due_actions(is_last=ending is not None)
             # A rank alone must not act on a signal that arrived since all ranks decided.
-            received = signals.received if self.world.num_ranks == 1 else decision.received
+            received = signals.received if self.ranks.num_ranks == 1 else decision.received
             if received and ending is None:
                 ending, signals.received = outcome.Ending.SIGNAL, received
                 if not saved:
@@ -248,10 +249,10 @@ class Trainer:
                         self._record_stop()
         return ending
 
-    def _decide(self, signals: outcome.StopSignals) -> ranks.Decision:
-        """Return what this step means for the run; the same on all ranks."""
-        own = ranks.Decision(self._find_ending(), self.progress.num_steps, signals.received)
-        decision = ranks.decide(self.world, own)
+    def _decide_with_others(self, signals: outcome.StopSignals) -> Decision:
+        """Return what all ranks do after this step, and adopt the length of the run that rank 0 has planned."""
+        own = Decision(self._find_ending(), self.progress.num_steps, signals.received)
+        decision = agree_on(self.ranks, own)
         if decision.num_steps is not None and decision.num_steps != self.progress.num_steps:
             self.progress.set_length(decision.num_steps)
         return decision
@@ -294,16 +295,16 @@ class Trainer:
         if self._is_seeded:
             seed_step(self.config, step)
             self.train_step.seed_part = functools.partial(seed_step, self.config, step)
-        sent_before = self.world.num_bytes_sent
+        sent_before = self.ranks.num_bytes_sent
         self.recorder.add(step + 1, self.train_step(self._batches(step)))
-        self._num_bytes_sent = self.world.num_bytes_sent - sent_before
+        self._num_bytes_sent = self.ranks.num_bytes_sent - sent_before
         self.progress.step += 1
         self._session_steps += 1
         if self._session_steps == 1 and not has_built_in_rule(self.optimizer):
             check_savable(self.optimizer)  # the first step has created its state
         if not self.memory.has_begun:
             self.memory.begin()
-        if self.config.num_steps is None and self.world.is_main:
+        if self.config.num_steps is None and self.ranks.is_main:
             self.planner.check(self._session_steps)
 
     def _batches(self, step: int) -> list[Batch]:
@@ -312,7 +313,7 @@ class Trainer:
         size = self.config.batch_size // self.config.accumulate
         return [
             self.store.batch(starts[part * size : (part + 1) * size], self.config.model.context_length)
-            for part in self.train_step.part_numbers(self.config.accumulate // self.world.num_ranks)
+            for part in self.train_step.part_numbers(self.config.accumulate // self.ranks.num_ranks)
         ]
 
     def _run_due_actions(self, *, is_last: bool) -> bool:
@@ -333,7 +334,7 @@ class Trainer:
         if self.validation and (save_due or due(config.eval_every)):
             with self.recorder.untimed(), self._separate_memory():
                 evaluation = self.evaluation = self.validation.evaluate(
-                    self.train_step.measure, world=self.world, is_sharded=self.sharded is not None
+                    self.train_step.measure, ranks=self.ranks, is_sharded=self.sharded is not None
                 )
         if evaluation or save_due or due(config.log_every) or due(config.norms_every):
             self._record(evaluation, with_norms=due(config.norms_every), is_last=is_last)
@@ -360,7 +361,7 @@ class Trainer:
             return
         rows = [one.local for one in self.sharded.rows.values()] if self.sharded else self.model.parameters()
         is_broken = not all(bool(torch.isfinite(weights).all()) for weights in rows)
-        if refused >= self.progress.step or self.world.largest([is_broken])[0]:
+        if refused >= self.progress.step or self.ranks.largest([is_broken])[0]:
             message = (
                 f"{self.writer.path}: the last {refused} steps had a loss or gradient that is not finite, and"
                 " the weights cannot be used; train with a lower learning rate"
@@ -374,8 +375,8 @@ class Trainer:
     def _gather_model(self) -> TransformerLM | None:
         """Return the whole model on rank 0, and None on others; of a sharded model, a copy on the host."""
         if self.sharded is None:
-            return self.model if self.world.is_main else None
-        whole = build_model(self.config, torch.device("cpu")) if self.world.is_main else None
+            return self.model if self.ranks.is_main else None
+        whole = build_model(self.config, torch.device("cpu")) if self.ranks.is_main else None
         with torch.no_grad():
             for name, weight in self.sharded.gather_weights():
                 if whole is not None:
@@ -391,10 +392,10 @@ class Trainer:
     def _record(self, evaluation: Evaluation | None, *, with_norms: bool, is_last: bool) -> None:
         step = self.progress.step
         extra: dict[str, Any] = {"is_last": True} if is_last else {}
-        if self.world.num_ranks > 1:
-            extra[RANK_MEMORY] = self.world.gather(self.memory.peak())
+        if self.ranks.num_ranks > 1:
+            extra[RANK_MEMORY] = self.ranks.gather(self.memory.peak())
             extra[RANK_SENT] = self._num_bytes_sent
-        if with_norms and (self.sharded or self.world.is_main):
+        if with_norms and (self.sharded or self.ranks.is_main):
             with self.recorder.untimed():
                 extra |= self._measure_norms(step)
         if evaluation and self.probe:
@@ -427,7 +428,7 @@ class Trainer:
         """Write the checkpoint of this step, and remove those that are no longer needed."""
         self.writer.check_unchanged()
         if self.config.parallel.strategy == "replicate":
-            ranks.check_same_weights(self.world, self.model)
+            check_same_weights(self.ranks, self.model)
         with self.recorder.untimed():
             self.recorder.flush()
             state = dataclasses.asdict(self.progress)

@@ -2,7 +2,7 @@
 
 All ranks execute the same loop with the same results, so they reach every save, evaluation and record at the
 same step. `FollowingWriter`, `SilentLog` and `SilentDisplay` replace the files and the output of rank 0 on
-the other ranks. Whatever depends on a clock or a signal is decided once per step by `decide`.
+the other ranks. Whatever depends on a clock or a signal is decided once per step by `agree_on`.
 """
 
 from __future__ import annotations
@@ -45,63 +45,63 @@ class Decision(NamedTuple):
     """A signal to stop that any rank has received."""
 
 
-def decide(world: RankGroup, own: Decision) -> Decision:
+def agree_on(ranks: RankGroup, own: Decision) -> Decision:
     """Return the decision of all ranks: ending and length of rank 0, and a signal of any rank."""
-    if world.num_ranks == 1:
+    if ranks.num_ranks == 1:
         return own
-    of_main = [ENDINGS.index(own.ending), own.num_steps or 0] if world.is_main else [0, 0]
-    ending, num_steps, received = world.largest([*of_main, own.received or 0])
+    of_main = [ENDINGS.index(own.ending), own.num_steps or 0] if ranks.is_main else [0, 0]
+    ending, num_steps, received = ranks.largest([*of_main, own.received or 0])
     return Decision(ENDINGS[ending], num_steps or None, signal.Signals(received) if received else None)
 
 
-def check_shares(config: TrainConfig, world: RankGroup) -> None:
+def check_shares(config: TrainConfig, ranks: RankGroup) -> None:
     """Raise unless the parts of a batch can be shared equally by all ranks."""
-    if config.accumulate % world.num_ranks:
-        fitting = -(-config.accumulate // world.num_ranks) * world.num_ranks
+    if config.accumulate % ranks.num_ranks:
+        fitting = -(-config.accumulate // ranks.num_ranks) * ranks.num_ranks
         message = (
-            f"accumulate is {config.accumulate}, but the parts of a batch are shared by {world.num_ranks}"
-            f" ranks; set accumulate to a multiple of {world.num_ranks}, such as {fitting}, that divides"
+            f"accumulate is {config.accumulate}, but the parts of a batch are shared by {ranks.num_ranks}"
+            f" ranks; set accumulate to a multiple of {ranks.num_ranks}, such as {fitting}, that divides"
             f" batch_size ({config.batch_size})"
         )
-        raise UsageError(message, key="accumulate", expected=world.num_ranks, found=config.accumulate)
+        raise UsageError(message, key="accumulate", expected=ranks.num_ranks, found=config.accumulate)
 
 
-def check_same(world: RankGroup, config: TrainConfig, inputs: Inputs, step: int = 0) -> None:
+def check_same(ranks: RankGroup, config: TrainConfig, inputs: Inputs, step: int = 0) -> None:
     """Raise on all ranks if config, data or the step to continue from differ between ranks."""
-    if world.num_ranks == 1:
+    if ranks.num_ranks == 1:
         return
     settings = flatten(to_plain(config))
     places = ("data.train", "data.validation", "data.tokenizer")  # machines may keep them elsewhere
     digests = {f"the SHA-256 of data.{name}": digest for name, digest in inputs.identity.items()}
     same = {name: value for name, value in settings.items() if name not in places}
-    world.check_equal({**same, **digests, "step": step, "the version of torch": torch.__version__})
+    ranks.check_equal({**same, **digests, "step": step, "the version of torch": torch.__version__})
 
 
-def check_same_weights(world: RankGroup, model: torch.nn.Module) -> None:
+def check_same_weights(ranks: RankGroup, model: torch.nn.Module) -> None:
     """Raise if the weights of a rank differ from those of rank 0: its machine rounds differently.
 
     Each rank adds the bits of all weights as whole numbers, and the ranks compare the sums.
     """
-    if world.num_ranks == 1:
+    if ranks.num_ranks == 1:
         return
     with torch.no_grad():
         sums = [weight.float().view(torch.int32).sum(dtype=torch.int64) for weight in model.parameters()]
-        found = world.gather(int(torch.stack(sums).sum()))
+        found = ranks.gather(int(torch.stack(sums).sum()))
     for rank, number in enumerate(found):
         if number != found[0]:
             message = (
                 f"rank {rank} has computed other weights than rank 0; use machines with the same processor or"
                 " GPU and the same libraries, then resume from the last checkpoint"
             )
-            if world.is_main:
+            if ranks.is_main:
                 raise UnequalRanksError(message, key="weights", expected=found[0], found=number)
             raise ReportedError(message, exit_code=UnequalRanksError.exit_code, found=rank)
 
 
-def open_writer(world: RankGroup, path: Path, make: Callable[[], RunWriter]) -> RunWriter:
+def open_writer(ranks: RankGroup, path: Path, make: Callable[[], RunWriter]) -> RunWriter:
     """Return the writer that `make` returns on rank 0, and one that writes nothing on the other ranks."""
-    with world.agree():
-        return make() if world.is_main else FollowingWriter(path)
+    with ranks.agree():
+        return make() if ranks.is_main else FollowingWriter(path)
 
 
 class _NoCheckpoints(CheckpointFolder):

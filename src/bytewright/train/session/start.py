@@ -24,11 +24,17 @@ from bytewright.train import run_files, setup
 from bytewright.train.checkpoint import SavedState
 from bytewright.train.config import TrainConfig
 from bytewright.train.recipe import to_plain
-from bytewright.train.session import ranks
 from bytewright.train.session.console import Display, import_summary_writer
 from bytewright.train.session.initial_weights import InitialWeights, read_recorded
 from bytewright.train.session.loop import Probe, Sampler, Trainer, TrainResult
 from bytewright.train.session.part_check import check_parts
+from bytewright.train.session.ranks import (
+    check_same,
+    check_shares,
+    open_writer,
+    recorded_threads,
+    use_threads,
+)
 from bytewright.train.session.recorder import TrainState
 from bytewright.train.session.resume_policy import (
     change_config,
@@ -59,7 +65,7 @@ class SessionOptions(TypedDict, total=False):
     """Whether the end of the run is saved; False if only the metrics are of interest."""
     clock: Callable[[], float]
     """Returns seconds; `time.perf_counter` by default."""
-    world: RankGroup
+    ranks: RankGroup
     """The ranks that train the run; by default those of torchrun, or without it this process."""
 
 
@@ -76,18 +82,18 @@ def train(
     """
     run = Path(run)
     with contextlib.ExitStack() as stack:
-        if "world" not in options:
-            options["world"] = stack.enter_context(RankGroup.open())
-        world = options["world"]
-        if world.restart_count and (run / run_files.CONFIG).exists():
+        if "ranks" not in options:
+            options["ranks"] = stack.enter_context(RankGroup.open())
+        ranks = options["ranks"]
+        if ranks.restart_count and (run / run_files.CONFIG).exists():
             return _restart(config, run, **options)
-        stack.enter_context(ranks.use_threads(config.parallel.threads))
+        stack.enter_context(use_threads(config.parallel.threads))
         return _train(config, run, init, **options)
 
 
 def _restart(config: TrainConfig, run: Path, **options: Unpack[SessionOptions]) -> TrainResult:
     """Resume the run that torchrun started with this config before a rank failed."""
-    with options["world"].agree():
+    with options["ranks"].agree():
         if to_plain(run_files.read_run_config(run), run=run) != to_plain(config, run=run):
             message = (
                 f"{run} holds another run than the one that torchrun starts again; choose another folder"
@@ -102,8 +108,8 @@ def _train(
     init: InitialWeights | atomic.StrPath | None,
     **options: Unpack[SessionOptions],
 ) -> TrainResult:
-    world = options["world"]
-    with world.agree():
+    ranks = options["ranks"]
+    with ranks.agree():
         inputs = setup.open_inputs(config)
         if init is not None:
             if not isinstance(init, InitialWeights):
@@ -115,17 +121,17 @@ def _train(
         check_parts(config, setup.select_device(config.device))
         if config.tensorboard:
             import_summary_writer()
-        ranks.check_shares(config, world)
+        check_shares(config, ranks)
         setup.check_strategy(config, options.get("optimizer"))
-        if world.is_main:
+        if ranks.is_main:
             run_files.check_new_run(run)
             run_files.check_space(run, setup.checkpoint_bytes(config) * (config.keep_last + 3))
-    ranks.check_same(world, config, inputs)
+    check_same(ranks, config, inputs)
     config = dataclasses.replace(config, data=config.data.absolute())
     try:
         described = None if init is None else init.describe(run)
-        with ranks.open_writer(
-            world, run, lambda: run_files.RunWriter.create(run, config, init=described)
+        with open_writer(
+            ranks, run, lambda: run_files.RunWriter.create(run, config, init=described)
         ) as writer:
             if inputs.vocabulary is not None:
                 writer.write_tokenizer(inputs.vocabulary)
@@ -134,13 +140,13 @@ def _train(
                 try:
                     trainer.start_from(fitted)
                 except BytewrightError:
-                    if world.is_main:  # the state of another optimizer: nothing has been computed yet
+                    if ranks.is_main:  # the state of another optimizer: nothing has been computed yet
                         run_files.discard_run(run)
                     raise
                 del init, fitted  # as large as the model
             return trainer.run()
     except (MemoryError, RuntimeError) as error:
-        if world.is_main and is_out_of_memory(error) and not run_files.has_records(run):
+        if ranks.is_main and is_out_of_memory(error) and not run_files.has_records(run):
             # Nothing is lost, and the same folder can be used with a smaller batch.
             run_files.discard_run(run)
         raise
@@ -156,23 +162,23 @@ def resume(
     """
     run = Path(run)
     with contextlib.ExitStack() as stack:
-        if "world" not in options:
-            options["world"] = stack.enter_context(RankGroup.open())
-        world = options["world"]
-        writer = stack.enter_context(ranks.open_writer(world, run, lambda: run_files.RunWriter.open(run)))
-        with world.agree():
-            config, inputs, saved, progress = _read_saved_run(writer, changes, world)
+        if "ranks" not in options:
+            options["ranks"] = stack.enter_context(RankGroup.open())
+        ranks = options["ranks"]
+        writer = stack.enter_context(open_writer(ranks, run, lambda: run_files.RunWriter.open(run)))
+        with ranks.agree():
+            config, inputs, saved, progress = _read_saved_run(writer, changes, ranks)
             setup.check_strategy(config, options.get("optimizer"))
             sampler = setup.make_window_sampler(config, inputs)
             if options.get("sample") is None:
                 options["sample"] = setup.text_sampler_of(config, inputs)
-        ranks.check_same(world, config, inputs, progress.step)
+        check_same(ranks, config, inputs, progress.step)
         if changes:  # after all checks; a kill between the two leaves the run with its former length
             writer.checkpoints.remove_after(progress.step)
             writer.write_config(config)
         if inputs.vocabulary is not None:  # a run killed in its first moments has not stored it yet
             writer.write_tokenizer(inputs.vocabulary)
-        stack.enter_context(ranks.use_threads(ranks.recorded_threads(run, config)))
+        stack.enter_context(use_threads(recorded_threads(run, config)))
         trainer = Trainer(config, inputs, sampler, writer, **options)
         if saved is not None:
             saved.load_into(trainer.model, trainer.optimizer, trainer.rows)
@@ -185,7 +191,7 @@ def resume(
 
 
 def _read_saved_run(
-    writer: run_files.RunWriter, changes: Mapping[str, Any] | None, world: RankGroup
+    writer: run_files.RunWriter, changes: Mapping[str, Any] | None, ranks: RankGroup
 ) -> tuple[TrainConfig, setup.Inputs, SavedState | None, TrainState]:
     """Return the config, the data and the checkpoint that a run continues from, all checked."""
     run = writer.path
@@ -193,7 +199,7 @@ def _read_saved_run(
     check_not_finished(writer, config)
     if changes:
         config = change_config(config, changes, run)
-    ranks.check_shares(config, world)
+    check_shares(config, ranks)
     try:
         inputs = setup.open_inputs(config)
     except StorageError as error:
