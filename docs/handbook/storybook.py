@@ -7,7 +7,7 @@ from math import log2
 from records import percent, result
 
 from bytewright.corpus.storybook import Storybook
-from bytewright.corpus.storybook.tell import VALIDATION_SHARE
+from bytewright.corpus.storybook.generator import VALIDATION_SHARE
 
 book = Storybook.load()
 text = book.story(seed=1, index=0).text

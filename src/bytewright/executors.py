@@ -11,6 +11,7 @@ Dask sends pickled functions over its network connections. Only connect to clust
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import logging
 import re
@@ -128,7 +129,7 @@ def _wrong_version(worker: str, expected: str, found: str | None) -> ClusterErro
 def map_unordered(
     executor: Executor, function: Callable[[Work], Result], work: Iterable[Work], *, num_workers: int
 ) -> Generator[tuple[Work, Result], None, None]:
-    """Yield each item of `work` with the result of a function, as soon as it is there.
+    """Yield each item of `work` with the result of a function, as soon as the result is available.
 
     The function must be importable on the workers. Close the generator to cancel pending tasks.
 
@@ -171,13 +172,19 @@ def map_in_order(
 
 
 def _submit(executor: Executor, function: Callable[[Work], Result], work: Work) -> Future[Result]:
-    return executor.submit(_run, bytewright.__version__, function, work)
+    return executor.submit(_run, _own_version(), function, work)
+
+
+@functools.cache
+def _own_version() -> str:
+    """Return the version of this process; reading it from the package metadata takes a millisecond."""
+    return bytewright.__version__
 
 
 def _run(version: str, function: Callable[[Work], Result], work: Work) -> Result:
     """Call a function on a worker, which may have joined after `open_cluster` checked the versions."""
-    if bytewright.__version__ != version:
-        raise _wrong_version("a worker", version, bytewright.__version__)
+    if _own_version() != version:
+        raise _wrong_version("a worker", version, _own_version())
     return function(work)
 
 

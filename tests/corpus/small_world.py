@@ -7,8 +7,8 @@ from decimal import Decimal
 
 from bytewright.corpus.worldbook import Derivation, Worldbook
 from bytewright.corpus.worldbook.choices import Distribution
+from bytewright.corpus.worldbook.derivation import DerivationBuilder
 from bytewright.corpus.worldbook.notation import read_world_grammar
-from bytewright.corpus.worldbook.pens import Pen
 from bytewright.corpus.worldbook.world import World
 
 TEXT = """
@@ -67,7 +67,7 @@ rule sums
 SMALL = Worldbook(World(seed=5, exponent=Decimal("0.7"), num_people=3), read_world_grammar(TEXT))
 
 
-class EnumeratingPen(Pen):
+class EnumeratingBuilder(DerivationBuilder):
     """Follows given outcomes and takes the first outcome of each further choice."""
 
     def __init__(self, path: list[int]) -> None:
@@ -92,13 +92,13 @@ def enumerate_documents(book: Worldbook) -> Iterator[tuple[str, Derivation]]:
     """Yield all documents of a small world book, each with its derivation."""
     path: list[int] | None = []
     while path is not None:
-        pen = EnumeratingPen(path)
-        derivation = book.machine.run(pen)
-        yield pen.text, derivation
+        builder = EnumeratingBuilder(path)
+        derivation = book.machine.run(builder)
+        yield builder.text, derivation
         path = None
-        for number in reversed(range(len(pen.taken))):
-            outcome, outcomes = pen.taken[number]
+        for number in reversed(range(len(builder.taken))):
+            outcome, outcomes = builder.taken[number]
             if outcome != outcomes[-1]:
                 follower = outcomes[outcomes.index(outcome) + 1]
-                path = [*(each for each, _ in pen.taken[:number]), follower]
+                path = [*(each for each, _ in builder.taken[:number]), follower]
                 break

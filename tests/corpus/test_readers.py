@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from bytewright.corpus import END_OF_TEXT, readers
+from bytewright.corpus import END_OF_TEXT, file_formats, readers
 from bytewright.corpus.readers import read_chunks, read_documents
 from bytewright.errors import BytewrightError, FormatError, StorageError, UsageError
 from rejection import rejects
@@ -48,7 +48,7 @@ def zstd(data: bytes) -> bytes:
 def block(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
     """The usual block size, and one so small that blocks end at every kind of position."""
     size: int = request.param
-    monkeypatch.setattr(readers, "BLOCK", size)
+    monkeypatch.setattr(file_formats, "BLOCK", size)
     return size
 
 
@@ -94,9 +94,12 @@ def test_small_decompressed_blocks_are_joined(tmp_path: Path) -> None:
     chunks = list(read_chunks(path))
     assert b"".join(chunk.text for chunk in chunks) == text.strip(b"\r\n")
     with path.open("rb") as file:
-        blocks = [len(block) for block in readers._gather(readers._gunzip(path, iter([file.read()])))]
+        blocks = [
+            len(block)
+            for block in file_formats.gather_blocks(file_formats._gunzip(path, iter([file.read()])))
+        ]
     assert sum(blocks) == len(text)
-    assert min(blocks[:-1]) >= readers.BLOCK
+    assert min(blocks[:-1]) >= file_formats.BLOCK
 
 
 @pytest.mark.parametrize(("name", "pack"), [("a.txt.xz", lzma.compress), ("a.jsonl.bz2", bz2.compress)])
@@ -138,7 +141,7 @@ def test_the_last_mark_is_optional_and_empty_documents_are_omitted(tmp_path: Pat
 def test_chunks_are_short_split_no_word_and_join_to_the_documents(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(readers, "BLOCK", 64)
+    monkeypatch.setattr(file_formats, "BLOCK", 64)
     chance = random.Random(1)
     documents = [
         "".join(chance.choice(["owl", "fox", "ß", " ", " ", "\n", "\n\n"]) for _ in range(length)).strip()
@@ -158,7 +161,7 @@ def test_chunks_are_short_split_no_word_and_join_to_the_documents(
 def test_a_word_longer_than_a_block_is_split_between_characters(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(readers, "BLOCK", 64)
+    monkeypatch.setattr(file_formats, "BLOCK", 64)
     (tmp_path / "a.txt").write_bytes("ß".encode() * 5000)
     chunks = [text for text, _ in read_chunks(tmp_path / "a.txt")]
     assert max(map(len, chunks)) <= 4 * 64
@@ -289,7 +292,9 @@ def test_the_rest_of_a_block_is_not_copied_for_each_gzip_member(tmp_path: Path) 
 
     text = b"abc" * 2000
     blocks = iter([text, text])
-    assert b"".join(readers._decompress(tmp_path / "x", blocks, Member, "gzip", ValueError)) == text + text
+    assert (
+        b"".join(file_formats._decompress(tmp_path / "x", blocks, Member, "gzip", ValueError)) == text + text
+    )
     assert num_copied <= 2 * len(text)
 
 

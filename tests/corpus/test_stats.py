@@ -11,7 +11,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from bytewright.corpus import readers
+from bytewright.corpus import file_formats
 from bytewright.corpus.stats import SmallestHashes, WordCounts, measure_corpus
 from conftest import RunCommand
 
@@ -50,7 +50,7 @@ def test_counts_do_not_depend_on_the_block_size(
     path = write_tales(folder, tales)
     at_once = measure_corpus(path)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(readers, "BLOCK", 8)
+        patch.setattr(file_formats, "BLOCK", 8)
         in_bits = measure_corpus(path)
     # A word longer than a block is split, so the counts of words are not compared.
     for name in ("num_bytes", "num_documents", "num_characters", "longest_document"):
@@ -73,7 +73,7 @@ def test_counts_of_invalid_utf8_do_not_depend_on_the_block_size(
     at_once = measure_corpus(path)
     for block in range(8, 16):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(readers, "BLOCK", block)
+            patch.setattr(file_formats, "BLOCK", block)
             in_bits = measure_corpus(path)
         assert in_bits.num_characters == at_once.num_characters
         assert in_bits.num_invalid_bytes == at_once.num_invalid_bytes
@@ -98,7 +98,7 @@ def test_a_full_table_drops_rare_words_and_estimates_their_number(tmp_path: Path
     text = " ".join(f"{word} the owl" for word in rare)
     (tmp_path / "a.txt").write_text(text)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(readers, "BLOCK", 2**12)
+        patch.setattr(file_formats, "BLOCK", 2**12)
         stats = measure_corpus(tmp_path / "a.txt", exact_words=3000, num_common=2)
     assert not stats.is_exact
     assert stats.num_words == 180_000

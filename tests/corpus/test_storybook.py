@@ -147,13 +147,13 @@ def test_training_and_validation_stories_share_no_plot_for_any_seed() -> None:
     train = {tuple(story.plot.values()) for story in islice(BOOK.stories(1, "train"), 1_000)}
     validation = {tuple(story.plot.values()) for story in islice(BOOK.stories(1, "validation"), 200)}
     assert not train & validation
-    splits = [BOOK.teller.split_of(seed, index) for seed in (1, 2) for index in range(1_000)]
+    splits = [BOOK.generator.split_of(seed, index) for seed in (1, 2) for index in range(1_000)]
     assert 0.07 < splits.count("validation") / len(splits) < 0.13
     # The split depends only on the plot, so the same plot under another seed has the same split.
     for index in range(300):
         story = BOOK.story(1, index)
         plot = [BOOK.grammar.variables[k].values.index(value) for k, value in enumerate(story.plot.values())]
-        assert BOOK.teller.split_of_plot(plot) == BOOK.teller.split_of(1, index)
+        assert BOOK.generator.split_of_plot(plot) == BOOK.generator.split_of(1, index)
 
 
 def test_the_floor_is_the_sum_over_the_given_stories() -> None:

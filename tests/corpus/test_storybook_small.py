@@ -12,9 +12,9 @@ from small_grammar import SMALL, all_stories, small_grammar
 from bytewright.corpus.storybook import Storybook
 from bytewright.corpus.storybook.check import sentence_templates, split_sentences
 from bytewright.corpus.storybook.entropy import compute_story_entropy
+from bytewright.corpus.storybook.generator import StoryGenerator
 from bytewright.corpus.storybook.notation import read_story_grammar
 from bytewright.corpus.storybook.parse import Parser
-from bytewright.corpus.storybook.tell import Teller
 
 GRAMMAR = small_grammar()
 STORIES = list(all_stories(GRAMMAR))
@@ -45,9 +45,9 @@ def test_entropy_and_length_agree_with_the_enumeration() -> None:
 
 def test_stories_are_generated_with_their_stated_probability() -> None:
     """A chi-squared test over the hundred most probable texts and all others together."""
-    teller, num_stories = Teller(GRAMMAR), 8_000
+    generator, num_stories = StoryGenerator(GRAMMAR), 8_000
     expected = sorted(((p, text) for p, text, _ in STORIES), reverse=True)[:100]
-    generated = Counter(teller.story(7, index).text for index in range(num_stories))
+    generated = Counter(generator.story(7, index).text for index in range(num_stories))
     known = {text for _, text in expected}
     counts = [(float(p) * num_stories, generated[text]) for p, text in expected]
     rest = float(1 - sum((p for p, _ in expected), Fraction(0))) * num_stories
@@ -57,10 +57,10 @@ def test_stories_are_generated_with_their_stated_probability() -> None:
 
 
 def test_a_generated_story_has_its_plot_and_bits() -> None:
-    teller = Teller(GRAMMAR)
+    generator = StoryGenerator(GRAMMAR)
     weights = {text: (probability, plot) for probability, text, plot in STORIES}
     for index in range(500):
-        story = teller.story(1, index)
+        story = generator.story(1, index)
         probability, plot = weights[story.text]
         assert story.plot == plot
         assert story.bits == pytest.approx(-math.log2(probability), abs=1e-9)

@@ -13,7 +13,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from bytewright.corpus import END_OF_TEXT, readers
+from bytewright.corpus import END_OF_TEXT, file_formats
 from bytewright.corpus.readers import read_documents
 from bytewright.corpus.text import write_documents
 from bytewright.errors import FormatError, StorageError, UsageError
@@ -65,7 +65,7 @@ def test_written_documents_are_read_back_unchanged(
     source = write_lines(folder / "a.jsonl", [*texts, "the last"])
     expected = [text.strip("\r\n").encode() for text in texts if text.strip("\r\n")] + [b"the last"]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(readers, "BLOCK", block)
+        patch.setattr(file_formats, "BLOCK", block)
         written = write_documents([source], folder / "a.txt")
         assert list(read_documents(folder / "a.txt")) == expected
     assert (folder / "a.txt").read_bytes() == b"".join(text + b"\n<|endoftext|>\n" for text in expected)
@@ -78,7 +78,7 @@ def test_written_documents_are_read_back_unchanged(
 def test_a_document_that_contains_the_mark_is_split_there_and_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int, filler: str
 ) -> None:
-    monkeypatch.setattr(readers, "BLOCK", block)
+    monkeypatch.setattr(file_formats, "BLOCK", block)
     for length in range(40):
         inside = f"{filler * length}a{END_OF_TEXT}b{filler * 30}"
         texts = [inside, f"ends with one{END_OF_TEXT}", END_OF_TEXT, f"{END_OF_TEXT}begins"]

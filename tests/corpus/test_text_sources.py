@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from bytewright.corpus.plain_text import clean_blocks, find_binary_kind
-from bytewright.corpus.readers import check_plain_text, read_documents
+from bytewright.corpus.file_formats import check_plain_text, clean_blocks, find_binary_kind
+from bytewright.corpus.readers import read_documents
 from bytewright.corpus.sources import expand_source, open_sources
 from bytewright.corpus.stats import measure_corpus
 from bytewright.corpus.text import write_documents

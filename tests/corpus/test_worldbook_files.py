@@ -13,11 +13,10 @@ import pytest
 from small_world import SMALL
 
 from bytewright.corpus import SEPARATOR
-from bytewright.corpus.books import recognise_book
 from bytewright.corpus.storybook import read_stories, write_stories
 from bytewright.corpus.worldbook import World, Worldbook
 from bytewright.corpus.worldbook.book import SPLITS
-from bytewright.corpus.worldbook.check import check_document, check_document_file
+from bytewright.corpus.worldbook.check import check_document, check_document_file, recognise_book
 from bytewright.corpus.worldbook.files import read_world_manifest, write_worldbook
 from bytewright.corpus.worldbook.fused import make_writer
 from bytewright.errors import FormatError, UsageError

@@ -1,4 +1,4 @@
-"""The samplers use every window once per epoch, without overlap between ranks and without state."""
+"""The samplers use every window once per epoch, without state."""
 
 from __future__ import annotations
 
@@ -68,33 +68,23 @@ def test_adjacent_positions_have_distant_images() -> None:
     extra=st.integers(0, 4),
     context_length=st.integers(1, 5),
     batch_size=st.integers(1, 12),
-    num_ranks=st.integers(1, 4),
     seed=seeds,
     epochs=st.integers(1, 3),
 )
-def test_every_window_occurs_once_per_epoch_over_all_ranks(
+def test_every_window_occurs_once_per_epoch(
     num_windows: int,
     extra: int,
     context_length: int,
     batch_size: int,
-    num_ranks: int,
     seed: int,
     epochs: int,
 ) -> None:
     num_tokens = num_windows * context_length + 1 + extra % context_length
-    samplers = [
-        WindowSampler(
-            num_tokens=num_tokens,
-            context_length=context_length,
-            batch_size=batch_size,
-            seed=seed,
-            rank=rank,
-            num_ranks=num_ranks,
-        )
-        for rank in range(num_ranks)
-    ]
-    num_steps = -(-num_windows * epochs // (batch_size * num_ranks))
-    seen = np.concatenate([sampler.windows(step) for step in range(num_steps) for sampler in samplers])
+    sampler = WindowSampler(
+        num_tokens=num_tokens, context_length=context_length, batch_size=batch_size, seed=seed
+    )
+    num_steps = -(-num_windows * epochs // batch_size)
+    seen = np.concatenate([sampler.windows(step) for step in range(num_steps)])
     for epoch in range(epochs):
         of_epoch = seen[epoch * num_windows : (epoch + 1) * num_windows]
         assert sorted(of_epoch.tolist()) == list(range(num_windows))
@@ -110,24 +100,6 @@ def test_a_batch_does_not_depend_on_earlier_batches(seed: int, steps: list[int])
         used.starts(step)
     for step in steps:
         assert used.starts(step).tolist() == sampler().starts(step).tolist()
-
-
-def test_the_global_batch_does_not_depend_on_the_number_of_ranks() -> None:
-    def global_batch(num_ranks: int) -> list[int]:
-        shares = [
-            WindowSampler(
-                num_tokens=1001,
-                context_length=10,
-                batch_size=12 // num_ranks,
-                seed=5,
-                rank=rank,
-                num_ranks=num_ranks,
-            ).windows(3)
-            for rank in range(num_ranks)
-        ]
-        return np.concatenate(shares).tolist()  # type: ignore[no-any-return]
-
-    assert global_batch(1) == global_batch(2) == global_batch(3) == global_batch(4)
 
 
 def test_seeds_and_epochs_change_the_order() -> None:
@@ -219,11 +191,6 @@ def test_a_context_longer_than_the_data_is_rejected() -> None:
     ):
         with rejects(UsageError, key="tokens", expected=17, found=16):
             call()
-
-
-def test_a_rank_outside_the_number_of_ranks_is_rejected() -> None:
-    with rejects(UsageError, key="rank", expected="from 0 to 1", found=2):
-        WindowSampler(num_tokens=100, context_length=4, batch_size=1, seed=0, rank=2, num_ranks=2)
 
 
 @given(num_windows=st.integers(1, 200), rest=st.integers(0, 6), data=st.data())

@@ -98,7 +98,7 @@ def test_stories_are_validation_stories_and_depend_on_the_seed(questions: dict[s
         plot = BOOK.parse(question.context + question.endings[question.answer]).plot
         assert plot is not None
         numbers = [variable.values.index(plot[variable.name]) for variable in BOOK.grammar.variables]
-        assert BOOK.teller.split_of_plot(numbers) == "validation"
+        assert BOOK.generator.split_of_plot(numbers) == "validation"
 
 
 def test_a_question_does_not_depend_on_others() -> None:

@@ -13,7 +13,7 @@ type Instruction = (u8, i64, i64, i64, i64);
 /// The text of documents, and the length and the bits of each.
 type Documents<'py> = (Bound<'py, PyBytes>, Vec<(usize, f64)>);
 
-/// Writes the documents of a world; the fused version of `machine.Machine` with a `DrawingPen`.
+/// Writes the documents of a world; the fused version of `machine.Machine` with a `GeneratingBuilder`.
 #[pyclass(module = "bytewright._native", frozen)]
 pub(crate) struct WorldbookWriter {
     writer: Writer,

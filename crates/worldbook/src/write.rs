@@ -1,4 +1,4 @@
-//! Execute a program: the fused version of `machine.py` with its `DrawingPen`.
+//! Execute a program: the fused version of `machine.py` with its `GeneratingBuilder`.
 
 use crate::program::{Part, Program, nests};
 use crate::world::{People, Person, Stream, World};

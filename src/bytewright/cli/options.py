@@ -180,7 +180,7 @@ def open_texts(sources: Sequence[str | Path], *, clean: bool, copy: bool = False
 
     With `copy`, texts to clean are replaced by cleaned copies, for readers that cannot clean.
     """
-    from bytewright.corpus.readers import find_marks_in
+    from bytewright.corpus.file_formats import find_marks_in
     from bytewright.corpus.sources import STDIN, open_sources
 
     for source in sources:
@@ -219,7 +219,7 @@ def require_exists(path: Path) -> Path:
 
 def read_text_bytes(path: Path) -> bytes:
     """Return the bytes of a text file, which need not be valid UTF-8."""
-    from bytewright.corpus.readers import check_plain_text
+    from bytewright.corpus.file_formats import check_plain_text
 
     check_plain_text(path)
     try:

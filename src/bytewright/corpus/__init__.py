@@ -1,10 +1,11 @@
 """Sources of text: two generated books, public corpora, and readers of common file formats.
 
-Read `readers` first. It yields the documents of text, JSON Lines and Parquet files. `sources` finds the files
-that a user names, `plain_text` recognises binary files, and `text` writes documents as one plain text file.
-`stats` counts words and documents, and `download` fetches public corpora. `storybook` and `worldbook`
-generate text with known entropy, `books` recognises from which of them a text is, and `sections` reads the
-outline of their grammars. In text files `END_OF_TEXT` ends a document. Depends on `storage`.
+Read `readers` first. It yields the documents of text, JSON Lines and Parquet files. `file_formats` recognises
+formats and decompresses files. `sources` finds the files that a user names, and `ranges` cuts them for the
+workers of a cluster. `text` writes documents as one plain text file, `stats` counts words and documents, and
+`download` fetches public corpora. `storybook` and `worldbook` generate text with known entropy, and
+`sections` reads the outline of their grammars. In text files `END_OF_TEXT` ends a document. Depends on
+`storage`.
 """
 
 END_OF_TEXT = "<|endoftext|>"

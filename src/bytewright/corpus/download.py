@@ -217,7 +217,9 @@ def _open_part(target: Path) -> Iterator[BinaryIO]:
         try:
             fcntl.flock(part, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise UsageError.at(target, "another process is downloading this file") from None
+            raise UsageError.at(
+                target, "another process is downloading this file; wait until it has finished"
+            ) from None
         yield part
 
 

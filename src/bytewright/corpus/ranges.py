@@ -16,10 +16,17 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
-from bytewright.corpus.plain_text import find_binary_kind
-from bytewright.corpus.readers import COMPRESSED, END, KINDS, SIGNATURE_BYTES, ByteProgress, check_plain_text
+from bytewright.corpus.file_formats import (
+    COMPRESSED,
+    KINDS,
+    SIGNATURE_BYTES,
+    check_plain_text,
+    find_binary_kind,
+)
+from bytewright.corpus.readers import END
 from bytewright.corpus.sources import STDIN, expand_source
 from bytewright.errors import StorageError, UsageError, first_line
+from bytewright.formatting import Progress
 from bytewright.storage import filesystem
 
 RANGE_BYTES = 64 * 2**20
@@ -162,7 +169,7 @@ def cut_sources(
     range_bytes: int = RANGE_BYTES,
     at_documents: bool = True,
     find_cut: FindCut | None = None,
-    progress: ByteProgress | None = None,
+    progress: Progress | None = None,
 ) -> list[TextRange]:
     """Cut sources into ranges of about `range_bytes`, at the ends of documents.
 

@@ -12,46 +12,32 @@ format). Damaged and truncated files raise `FormatError` with the position.
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
-import zlib
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bytewright.corpus import END_OF_TEXT
-from bytewright.corpus.plain_text import CRLF, clean_blocks, find_binary_kind, find_marks
+from bytewright.corpus import END_OF_TEXT, file_formats
+from bytewright.corpus.file_formats import (
+    check_start,
+    clean_blocks,
+    find_compression,
+    import_extra,
+    read_blocks,
+    split_suffixes,
+)
 from bytewright.errors import FormatError, UsageError, first_line
+from bytewright.formatting import Progress
 from bytewright.storage import filesystem
 
 END = END_OF_TEXT.encode()
-BLOCK = 2**20
-"""Bytes per read."""
 LONGEST_LINE = 2**28
 """Longer lines of JSON are rejected, because a whole line must fit into memory."""
-SIGNATURE_BYTES = 512
-"""How many bytes at the start of a file decide whether it is binary."""
 ROWS_AT_ONCE = 32
 MOST_EXPANSION = 2**15
 """The largest accepted ratio of text to file size in Parquet, about the limit of Zstandard. Without a bound,
 a file of 1 kB could contain any number of rows that repeat one text."""
-KINDS = {".jsonl": ".jsonl", ".ndjson": ".jsonl", ".parquet": ".parquet"}
-"""The format by file suffix; all other suffixes mean plain text."""
-COMPRESSED = {
-    ".gz": b"\x1f\x8b",
-    ".zst": b"\x28\xb5\x2f\xfd",
-    ".xz": b"\xfd7zXZ",
-    ".bz2": b"BZh",
-    ".zip": b"PK\x03\x04",
-}
-"""The first bytes of compressed files by suffix, including compressions that cannot be read here."""
-DECOMPRESS_STEP = 1024
-"""Compressed bytes per step. In Zstandard, 4 bytes can expand to 128 kB, so a step yields at most 32 MB."""
-
-ByteProgress = Callable[[int, int], object]
-"""Called with the number of bytes processed and the total number of bytes."""
 
 
 class Chunk(NamedTuple):
@@ -66,7 +52,7 @@ def read_documents(
     *,
     field: str = "text",
     clean: bool = False,
-    progress: ByteProgress | None = None,
+    progress: Progress | None = None,
 ) -> Iterator[bytes]:
     r"""Yield the documents of a file in order.
 
@@ -90,7 +76,7 @@ def read_chunks(
     *,
     field: str = "text",
     clean: bool = False,
-    progress: ByteProgress | None = None,
+    progress: Progress | None = None,
 ) -> Iterator[Chunk]:
     """Yield the documents of a file in chunks of bounded length; a binary file raises `UsageError`.
 
@@ -98,7 +84,7 @@ def read_chunks(
     characters. With `clean`, byte-order marks are removed and CRLF becomes LF.
     """
     path = Path(path)
-    compression, kind = _split_suffixes(path)
+    compression, kind = split_suffixes(path)
     with filesystem.explain("read", path):
         if not compression and find_compression(path) is not None:
             raise UsageError.at(path, "unsupported compression; decompress the file first")
@@ -106,7 +92,7 @@ def read_chunks(
             yield from _chunks_of_rows(path, field, clean, progress)
             return
         with filesystem.open_to_read(path) as file:
-            blocks = _gather(DECOMPRESS[compression](path, _read_blocks(file, path, progress)))
+            blocks = read_blocks(file, path, compression, progress)
             if kind == ".jsonl":
                 yield from _chunks_of_lines(path, _lines(path, blocks), field, clean)
             else:
@@ -119,7 +105,7 @@ def read_files(
     *,
     field: str = "text",
     clean: bool = False,
-    progress: ByteProgress | None = None,
+    progress: Progress | None = None,
 ) -> Iterator[Chunk]:
     """Yield the chunks of several files in order, and report the progress over all of them."""
     sizes: list[int] = []
@@ -133,169 +119,30 @@ def read_files(
         before += size
 
 
-def _shift(progress: ByteProgress | None, before: int, total: int) -> ByteProgress | None:
+def _shift(progress: Progress | None, before: int, total: int) -> Progress | None:
     """Return a callback for one file that reports the progress over all files."""
     return None if progress is None else lambda done, _: progress(before + done, total)
 
 
-def is_plain_text_name(path: str | os.PathLike[str]) -> bool:
-    """Return whether the name of a file means plain text that is not compressed.
-
-    >>> [is_plain_text_name(name) for name in ("stories.txt", "stories.txt.gz", "pages.jsonl")]
-    [True, False, False]
-    """
-    return _split_suffixes(Path(path)) == ("", ".txt")
-
-
 def read_fields(
-    path: str | os.PathLike[str], fields: Sequence[str], *, progress: ByteProgress | None = None
+    path: str | os.PathLike[str], fields: Sequence[str], *, progress: Progress | None = None
 ) -> Iterator[tuple[int, tuple[str, ...]]]:
     """Yield the number and the named fields of each line of a JSON Lines file, which may be compressed."""
     path = Path(path)
-    compression, kind = _split_suffixes(path)
+    compression, kind = split_suffixes(path)
     if kind != ".jsonl":
         message = f"{path}: expected JSON lines with {' and '.join(fields)}, in a file named *.jsonl"
         raise UsageError(message, path=path, expected=".jsonl", found=kind)
     with filesystem.explain("read", path), filesystem.open_to_read(path) as file:
-        blocks = _gather(DECOMPRESS[compression](path, _read_blocks(file, path, progress)))
+        blocks = read_blocks(file, path, compression, progress)
         yield from _fields_of_lines(path, _lines(path, blocks), fields)
-
-
-def find_compression(path: Path) -> str | None:
-    """Return the suffix of a compressed file if its first bytes agree with it."""
-    suffix = path.suffix.lower()
-    if suffix not in COMPRESSED or not os.path.isfile(path):
-        return None
-    with filesystem.explain("read", path), filesystem.open_to_read(path) as file:
-        return suffix if file.read(len(COMPRESSED[suffix])) == COMPRESSED[suffix] else None
-
-
-def find_marks_in(path: Path) -> list[str]:
-    """Return which of byte-order mark and CRLF the first megabyte of a text has; reject a binary file."""
-    compression, kind = _split_suffixes(path)
-    if kind == ".parquet":
-        return []
-    with filesystem.explain("read", path), filesystem.open_to_read(path) as file:
-        head = next(_gather(DECOMPRESS[compression](path, _read_blocks(file, path, None))), b"")
-    if kind == ".txt":
-        _check_start(path, head[:SIGNATURE_BYTES])
-    return find_marks(head.replace(rb"\r\n", CRLF) if kind == ".jsonl" else head)
-
-
-def check_plain_text(source: str | os.PathLike[str]) -> None:
-    """Raise if a file is binary, compressed, JSON Lines or Parquet: its bytes would be read as text."""
-    path = Path(source)
-    found = path.suffix.lower()
-    is_file = os.path.isfile(path)  # unlike Path.is_file, does not raise if the name is too long
-    if (found in KINDS and is_file) or find_compression(path) is not None:
-        remedy = "`bytewright corpus text`" if found in KINDS or found in DECOMPRESS else "another program"
-        message = f"{path}: expected plain text, found a {found} file; convert it with {remedy} first"
-        raise UsageError(message, path=path, expected="plain text", found=found)
-    if is_file:
-        with filesystem.explain("read", path), filesystem.open_to_read(path) as file:
-            _check_start(path, file.read(SIGNATURE_BYTES))
-
-
-def _check_start(path: Path, head: bytes) -> None:
-    if kind := find_binary_kind(head):
-        message = f"{path}: is {kind}, not plain text in UTF-8; convert or leave out the file"
-        raise UsageError(message, path=path, expected="plain text", found=kind)
 
 
 def _reject_binary(path: Path, blocks: Iterator[bytes]) -> Iterator[bytes]:
     for number, block in enumerate(blocks):
         if not number:
-            _check_start(path, block[:SIGNATURE_BYTES])
+            check_start(path, block[: file_formats.SIGNATURE_BYTES])
         yield block
-
-
-def _split_suffixes(path: Path) -> tuple[str, str]:
-    """Return compression and format by the file name: `stories.jsonl.gz -> (".gz", ".jsonl")`."""
-    suffixes = [suffix.lower() for suffix in path.suffixes]
-    compression = suffixes.pop() if suffixes and suffixes[-1] in DECOMPRESS else ""
-    kind = KINDS.get(suffixes[-1], ".txt") if suffixes else ".txt"
-    if compression and kind == ".parquet":
-        raise UsageError.at(path, "a compressed Parquet file; decompress it first")
-    return compression, kind
-
-
-# Blocks of bytes
-
-
-def _read_blocks(file: Any, path: Path, progress: ByteProgress | None) -> Iterator[bytes]:
-    total = path.stat().st_size
-    while block := file.read(BLOCK):
-        yield block
-        if progress is not None:
-            progress(file.tell(), total)
-
-
-def _gunzip(path: Path, blocks: Iterator[bytes]) -> Iterator[bytes]:
-    decompressor = partial(zlib.decompressobj, wbits=31)  # 31: gzip header and checksum only
-    yield from _decompress(path, blocks, decompressor, "gzip", zlib.error)
-
-
-def _unzstd(path: Path, blocks: Iterator[bytes]) -> Iterator[bytes]:
-    zstandard = import_extra("zstandard", path)
-    context = zstandard.ZstdDecompressor(max_window_size=2**31)
-    yield from _decompress(path, blocks, context.decompressobj, "Zstandard", zstandard.ZstdError)
-
-
-def _decompress(
-    path: Path,
-    blocks: Iterator[bytes],
-    decompressor: Callable[[], Any],
-    name: str,
-    error_class: type[Exception],
-) -> Iterator[bytes]:
-    """Decompress all streams of a file: concatenated gzip or Zstandard files count as one file."""
-    current = None
-    num_read = 0
-    for block in blocks:
-        place = 0
-        while part := block[place : place + DECOMPRESS_STEP]:
-            if current is None:
-                if not (stripped := part.lstrip(b"\0")):  # padding of tape records
-                    place += len(part)
-                    continue
-                place += len(part) - len(stripped)
-                part, current = stripped, decompressor()
-            try:
-                decompressed = current.decompress(part)
-            except error_class as error:
-                message = f"{path}: invalid {name} data near byte {num_read + place} ({error})"
-                raise FormatError(message, path=path, expected=name) from None
-            place += len(part)
-            if decompressed:
-                yield decompressed
-            if current.eof:
-                place -= len(current.unused_data)
-                current = None
-        num_read += len(block)
-    if current is not None:
-        raise FormatError.at(path, f"truncated {name} data: the stream does not end", expected=name)
-
-
-def _gather(blocks: Iterator[bytes]) -> Iterator[bytes]:
-    """Join small blocks: searching for the end mark scans the remainder of the previous block again."""
-    gathered: list[bytes] = []
-    size = 0
-    for block in blocks:
-        gathered.append(block)
-        size += len(block)
-        if size >= BLOCK:
-            yield b"".join(gathered)
-            gathered, size = [], 0
-    if gathered:
-        yield b"".join(gathered)
-
-
-DECOMPRESS: dict[str, Callable[[Path, Iterator[bytes]], Iterator[bytes]]] = {
-    "": lambda path, blocks: blocks,
-    ".gz": _gunzip,
-    ".zst": _unzstd,
-}
-"""The decompressor by the last suffix of the file name."""
 
 
 # Documents
@@ -312,7 +159,7 @@ def chunks_of_text(blocks: Iterator[bytes]) -> Iterator[Chunk]:
             if text or is_inside:
                 yield Chunk(text, is_last=True)
             is_inside = False
-        if len(rest) > 2 * BLOCK:
+        if len(rest) > 2 * file_formats.BLOCK:
             cut = _safe_cut(rest)
             head = rest[:cut] if is_inside else rest[:cut].lstrip(b"\r\n")
             if head:
@@ -397,7 +244,7 @@ def _fields_of_lines(
         yield number, tuple(row[field] for field in fields)
 
 
-def _chunks_of_rows(path: Path, field: str, clean: bool, progress: ByteProgress | None) -> Iterator[Chunk]:
+def _chunks_of_rows(path: Path, field: str, clean: bool, progress: Progress | None) -> Iterator[Chunk]:
     parquet = import_extra("pyarrow.parquet", path)
     arrow = import_extra("pyarrow", path)
     filesystem.check_regular_file(path)
@@ -455,18 +302,8 @@ def _texts_of(column: Any, path: Path, num_before: int) -> list[Any]:
 def _chunks_of_document(text: bytes, clean: bool) -> Iterator[Chunk]:
     text = b"".join(clean_blocks(iter([text]))) if clean else text
     start = 0
-    while len(text) - start > 2 * BLOCK:
-        end = start + _safe_cut(text[start : start + 2 * BLOCK])
+    while len(text) - start > 2 * file_formats.BLOCK:
+        end = start + _safe_cut(text[start : start + 2 * file_formats.BLOCK])
         yield Chunk(text[start:end], is_last=False)
         start = end
     yield Chunk(text[start:], is_last=True)
-
-
-def import_extra(module: str, path: Path) -> Any:
-    """Import an optional dependency, or raise an error that names the extra to install."""
-    try:
-        return importlib.import_module(module)
-    except ImportError:
-        package = module.split(".")[0]
-        problem = f"reading this file needs {package}; install it with pip install 'bytewright[corpus]'"
-        raise UsageError.at(path, problem, expected=package) from None

@@ -17,8 +17,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from bytewright.corpus.plain_text import clean_blocks
-from bytewright.corpus.readers import BLOCK, check_plain_text, find_marks_in
+from bytewright.corpus.file_formats import BLOCK, check_plain_text, clean_blocks, find_marks_in
 from bytewright.errors import UsageError
 from bytewright.storage import atomic, filesystem
 

@@ -19,17 +19,12 @@ from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
 
+from bytewright.corpus.file_formats import is_plain_text_name
 from bytewright.corpus.ranges import TextRange, check_plain, cut_sources, is_url, read_range
-from bytewright.corpus.readers import (
-    ByteProgress,
-    Chunk,
-    chunks_of_text,
-    is_plain_text_name,
-    read_chunks,
-    read_files,
-)
+from bytewright.corpus.readers import Chunk, chunks_of_text, read_chunks, read_files
 from bytewright.errors import UsageError
 from bytewright.executors import map_unordered
+from bytewright.formatting import Progress
 
 WORD = re.compile(r"[^\W_]+(?:['\u2019][^\W_]+)*")
 EXACT_WORDS = 2**21
@@ -72,7 +67,7 @@ def measure_corpus(
     clean: bool = False,
     num_common: int = 20,
     exact_words: int = EXACT_WORDS,
-    progress: ByteProgress | None = None,
+    progress: Progress | None = None,
 ) -> CorpusStats:
     """Return the counts of one or more files in any format of `readers`; each file is read once.
 
@@ -101,7 +96,7 @@ def measure_corpus_on(
     field: str = "text",
     num_common: int = 20,
     num_workers: int,
-    progress: ByteProgress | None = None,
+    progress: Progress | None = None,
 ) -> CorpusStats:
     """Return the counts of ranges, measured by the workers of an executor; see `cut_for_stats`."""
     tally = Tally(EXACT_WORDS)
@@ -116,7 +111,7 @@ def measure_corpus_on(
     return tally.result(num_common)
 
 
-def cut_for_stats(sources: Sequence[str], *, progress: ByteProgress | None = None) -> list[TextRange]:
+def cut_for_stats(sources: Sequence[str], *, progress: Progress | None = None) -> list[TextRange]:
     """Cut texts after documents; files in other formats, and compressed ones, stay whole."""
     plain = [source for source in sources if is_plain_text_name(source)]
     for source in set(sources) - set(plain):

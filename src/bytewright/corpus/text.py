@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 from bytewright.corpus import SEPARATOR
-from bytewright.corpus.readers import END, ByteProgress, read_files
+from bytewright.corpus.readers import END, read_files
 from bytewright.errors import UsageError
+from bytewright.formatting import Progress
 from bytewright.storage import atomic
 from bytewright.storage.atomic import StrPath
 
@@ -42,7 +43,7 @@ def write_documents(
     *,
     field: str = "text",
     clean: bool = False,
-    progress: ByteProgress | None = None,
+    progress: Progress | None = None,
 ) -> WrittenText:
     r"""Write the documents of one or more files as one text; `progress` counts the bytes of all files.
 

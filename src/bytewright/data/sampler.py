@@ -1,4 +1,4 @@
-"""Batches of training data: which tokens a step trains on, as a pure function of (data, seed, step, rank).
+"""Batches of training data: which tokens a step trains on, as a pure function of (data, seed, step).
 
 A window is `context_length` tokens; its targets are the same tokens shifted by one. Two samplers choose the
 windows of a step. Each uses every window once per epoch, in a new order each epoch, and needs no saved state:
@@ -97,8 +97,7 @@ def split_windows(windows: Int64[Tensor, "batch window"]) -> Batch:
 class WindowSampler:
     """The windows of each step: every window once per epoch, in an order that depends on `seed` and epoch.
 
-    A batch that reaches the end of an epoch continues in the next one. Ranks use adjacent shares of the same
-    global batch. So with a constant global batch the tokens of a step do not depend on the number of ranks.
+    A batch that reaches the end of an epoch continues in the next one.
 
     >>> sampler = WindowSampler(num_tokens=13, context_length=3, batch_size=2, seed=0)
     >>> sampler.num_windows
@@ -111,16 +110,12 @@ class WindowSampler:
     context_length: int
     batch_size: int
     seed: int
-    rank: int = 0
-    num_ranks: int = 1
 
     def __post_init__(self) -> None:
         if self.num_windows < 1:
             raise _too_short(self.num_tokens, self.context_length)
         if self.batch_size < 1:
             raise wrong_value("batch_size", "at least 1", self.batch_size)
-        if not 0 <= self.rank < self.num_ranks:
-            raise wrong_value("rank", f"from 0 to {self.num_ranks - 1}", self.rank)
 
     @property
     def num_windows(self) -> int:
@@ -128,8 +123,8 @@ class WindowSampler:
         return (self.num_tokens - 1) // self.context_length
 
     def windows(self, step: int) -> Int64[np.ndarray, " batch"]:
-        """Return the numbers of the windows of this rank at `step`; steps count from 0."""
-        first = (step * self.num_ranks + self.rank) * self.batch_size
+        """Return the numbers of the windows of `step`; steps count from 0."""
+        first = step * self.batch_size
         return shuffle_epochs(np.arange(first, first + self.batch_size), self.num_windows, self.seed)
 
     def starts(self, step: int) -> Int64[np.ndarray, " batch"]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from bytewright.account.devices import Device, machine_of
-from bytewright.corpus.readers import check_plain_text
+from bytewright.corpus.file_formats import check_plain_text
 from bytewright.errors import UsageError
 from bytewright.experiments import corpora
 from bytewright.experiments.evaluation.stories import SamplingPlan

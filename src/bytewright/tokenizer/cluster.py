@@ -17,7 +17,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import closing
 from dataclasses import dataclass
@@ -32,6 +32,7 @@ from bytewright.data.dataset import INDEX, DatasetHash, read_index, write_index
 from bytewright.data.tokenfile import Ids, Manifest, TokenFile, TokenFileWriter, map_ids
 from bytewright.errors import BytewrightError, ClusterError, TokenizerError, UsageError
 from bytewright.executors import map_unordered
+from bytewright.formatting import Progress
 from bytewright.storage import atomic
 from bytewright.storage.manifest import manifest_path_of
 from bytewright.tokenizer.formats import read_bytewright, write_bytewright
@@ -46,9 +47,6 @@ TOKENIZER = "tokenizer"
 """The folder of a dataset with its tokenizer, which the workers read."""
 LOCK = ".lock"
 SHARD = re.compile(r"tokens-[0-9a-f]{16}\.npy(\.json)?")
-
-Progress = Callable[[int, int], object]
-"""Called with the number of bytes done and of all bytes."""
 
 
 # Cutting
@@ -306,7 +304,7 @@ def _check_folder(folder: Path, names: Sequence[str], *, replace: bool) -> None:
     """Raise if the folder has other files, or a dataset that the new one would replace."""
     if not folder.is_dir():
         if folder.exists():
-            message = f"{folder} is a file; a dataset is a folder: give another --out"
+            message = f"{folder} is a file, but a dataset is a folder; choose another name"
             raise UsageError(message, path=folder, expected="folder", found="file")
         return
     known = (INDEX, TOKENIZER, LOCK)
@@ -317,8 +315,9 @@ def _check_folder(folder: Path, names: Sequence[str], *, replace: bool) -> None:
     if (folder / INDEX).exists() and not replace:
         listed = [shard.name for shard in read_index(folder)[1]]
         if listed != list(names):
-            message = f"{folder}: is a dataset of other texts or of another tokenizer; --replace replaces it"
-            raise UsageError(message, path=folder)
+            problem = "is a dataset of other texts or of another tokenizer"
+            message = f"{folder}: {problem}; choose another folder, or set replace"
+            raise UsageError(message, path=folder, key="replace")
 
 
 @contextlib.contextmanager

@@ -14,9 +14,10 @@ from collections.abc import Iterator
 import numpy as np
 
 from bytewright.corpus import END_OF_TEXT
-from bytewright.corpus.readers import ByteProgress, read_fields
+from bytewright.corpus.readers import read_fields
 from bytewright.data.tokenfile import TokenFile, TokenFileWriter
 from bytewright.errors import FormatError, TokenizerError, UsageError
+from bytewright.formatting import Progress
 from bytewright.storage import atomic
 from bytewright.storage.manifest import manifest_path_of
 from bytewright.tokenizer.tokenizer import Tokenizer
@@ -33,7 +34,7 @@ def encode_pairs(
     prompt: str = "prompt",
     completion: str = "completion",
     num_threads: int | None = None,
-    progress: ByteProgress | None = None,
+    progress: Progress | None = None,
 ) -> TokenFile:
     """Encode the pairs of JSON lines to a token file with a mask; an existing token file is replaced.
 

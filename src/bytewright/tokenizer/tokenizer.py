@@ -11,7 +11,7 @@ import codecs
 import operator
 import os
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Literal
@@ -21,9 +21,10 @@ import numpy.typing as npt
 
 from bytewright import _native
 from bytewright.corpus import END_OF_TEXT
-from bytewright.corpus.readers import check_plain_text
+from bytewright.corpus.file_formats import check_plain_text
 from bytewright.data.tokenfile import TokenFile, TokenFileWriter
 from bytewright.errors import TokenizerError, UsageError, shorten
+from bytewright.formatting import Progress
 from bytewright.storage import atomic
 from bytewright.storage.manifest import manifest_path_of
 from bytewright.system import Background, usable_cores
@@ -197,7 +198,7 @@ class Tokenizer:
         target: str | Path,
         *,
         num_threads: int | None = None,
-        progress: Callable[[int, int], object] | None = None,
+        progress: Progress | None = None,
     ) -> TokenFile:
         """Encode one or more files to a token file in bounded memory; `progress` gets the bytes done and all.
 

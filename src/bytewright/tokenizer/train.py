@@ -15,7 +15,7 @@ from pathlib import Path
 from time import perf_counter
 
 from bytewright._native import WordCounter, WordTable, learn_merges
-from bytewright.corpus.readers import check_plain_text
+from bytewright.corpus.file_formats import check_plain_text
 from bytewright.corpus.sources import list_files
 from bytewright.errors import UsageError, shorten, wrong_value
 from bytewright.storage.atomic import explain

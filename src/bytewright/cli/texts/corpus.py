@@ -297,8 +297,8 @@ class CheckStories:
         options.require_at_least(1, self.num_workers, "--num-workers")
 
         from bytewright.cli.texts import worldbook
-        from bytewright.corpus.books import recognise_book
         from bytewright.corpus.storybook import check_story_file
+        from bytewright.corpus.worldbook.check import recognise_book
 
         world = worldbook.find_world(self.source, self.world, self.exponent, self.people)
         num_workers = self.num_workers or usable_cores()

@@ -16,9 +16,9 @@ from bytewright.corpus.storybook.files import (
     read_stories,
     write_stories,
 )
+from bytewright.corpus.storybook.generator import Split, Story
 from bytewright.corpus.storybook.next_tokens import NextTokens, Position
 from bytewright.corpus.storybook.parse import Parse
-from bytewright.corpus.storybook.tell import Split, Story
 
 __all__ = [
     "CheckReport",

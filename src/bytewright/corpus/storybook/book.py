@@ -11,11 +11,11 @@ from bytewright.corpus import END_OF_TEXT, SEPARATOR
 from bytewright.corpus.storybook.check import Checker, CheckReport
 from bytewright.corpus.storybook.continuations import Continuations
 from bytewright.corpus.storybook.entropy import StoryEntropy, compute_story_entropy
+from bytewright.corpus.storybook.generator import Split, Story, StoryGenerator
 from bytewright.corpus.storybook.grammar import StoryGrammar
 from bytewright.corpus.storybook.next_tokens import NextTokens, TokenizerLike
 from bytewright.corpus.storybook.notation import read_story_grammar
 from bytewright.corpus.storybook.parse import Parse, Parser
-from bytewright.corpus.storybook.tell import Split, Story, Teller
 from bytewright.errors import UsageError
 
 GRAMMAR_FILE = "storybook.grammar"
@@ -25,8 +25,8 @@ GRAMMAR_FILE = "storybook.grammar"
 class Floor:
     """The information content of given stories: the expected minimum loss of any model.
 
-    A model that computed the hash of the split (`Teller.split_of_plot`) would need log2 10 bits less for each
-    validation story.
+    A model that computed the hash of the split (`StoryGenerator.split_of_plot`) would need log2 10 bits less
+    for each validation story.
     """
 
     num_stories: int
@@ -55,7 +55,7 @@ class Storybook:
 
     def __init__(self, grammar: StoryGrammar) -> None:
         self.grammar = grammar
-        self.teller = Teller(grammar)
+        self.generator = StoryGenerator(grammar)
 
     @classmethod
     @functools.cache
@@ -76,11 +76,11 @@ class Storybook:
 
     def story(self, seed: int, index: int) -> Story:
         """Return the story with a number; equal arguments yield equal stories."""
-        return self.teller.story(seed, index)
+        return self.generator.story(seed, index)
 
     def stories(self, seed: int, split: Split | None = None) -> Iterator[Story]:
         """Yield stories without end: all of them, or those of one split."""
-        return self.teller.stories(seed, split)
+        return self.generator.stories(seed, split)
 
     def parse(self, text: str) -> Parse:
         """Return the result of finding all derivations of a text."""

@@ -1,8 +1,9 @@
 """The exact distribution of what follows a prefix of a story, word by word.
 
 A *state* is a point inside a derivation: the parts that are still to be written, and for each plot variable
-the set of its possible values. A *belief* has the probability of each state in which the text so far can end.
-The probability of a prefix is the sum over its states, and `words` extends a belief by every possible word.
+the set of its possible values. A *distribution* has the probability of each state in which the text so far
+can end. The probability of a prefix is the sum over its states. `words` extends a distribution by every
+possible word.
 
 The plot is drawn as late as possible. A variable is left open until a guard or a mention needs it. Then the
 state is split by what the guards and the texts distinguish, not by value: `[pal!=none]` makes two states, not
@@ -48,7 +49,7 @@ class _Rest:
 
 State = tuple[Facts, _Rest | None]
 """The facts and the rest; without a rest, the story has ended."""
-Belief = Mapping[State, float]
+StateDistribution = Mapping[State, float]
 """The probability of each state, up to a common factor."""
 
 
@@ -58,8 +59,8 @@ class Word(NamedTuple):
     text: str
     ends_story: bool
     probability: float
-    """Relative to the belief: the probabilities of all words sum to those of its states."""
-    belief: Belief
+    """Relative to the distribution: the probabilities of all words sum to those of its states."""
+    distribution: StateDistribution
     """The states after the word; their probabilities sum to that of the word."""
 
 
@@ -98,16 +99,16 @@ class Continuations:
         self._num_cached = 0
         self._lock = threading.Lock()
 
-    def start(self, before: str = "", after: str = "") -> Belief:
-        """Return the belief before a story that stands between two fixed texts."""
+    def start(self, before: str = "", after: str = "") -> StateDistribution:
+        """Return the distribution before a story that stands between two fixed texts."""
         with self._lock:
             return {(self._open, self._push((before, self._start, after), None)): 1.0}
 
-    def words(self, belief: Belief) -> list[Word]:
-        """Return all words that can follow, each with its probability and the belief after it."""
+    def words(self, distribution: StateDistribution) -> list[Word]:
+        """Return all words that can follow, each with its probability and the distribution after it."""
         found: dict[tuple[str, bool], dict[State, float]] = {}
         with self._lock:
-            for (facts, rest), probability in belief.items():
+            for (facts, rest), probability in distribution.items():
                 for text, state, share in self._find_tails(facts, rest, False):
                     states = found.setdefault((text, state[1] is None), {})
                     states[state] = states.get(state, 0.0) + probability * share

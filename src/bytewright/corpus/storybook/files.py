@@ -14,32 +14,28 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections import deque
 from collections.abc import Callable, Container, Generator, Iterable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from itertools import count, islice
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from bytewright import executors
 from bytewright.corpus import END_OF_TEXT, SEPARATOR
-from bytewright.corpus.readers import ByteProgress
 from bytewright.corpus.storybook.book import Storybook
 from bytewright.corpus.storybook.check import CheckReport, StoryCheck
-from bytewright.corpus.storybook.tell import Split
-from bytewright.errors import BytewrightError, FormatError, wrong_value
+from bytewright.corpus.storybook.generator import Split
+from bytewright.errors import FormatError, wrong_value
+from bytewright.formatting import Progress
 from bytewright.storage import atomic, filesystem
 from bytewright.system import usable_cores
 
 STORIES_PER_TASK = 128
 STORIES_PER_REMOTE_TASK = 2048
 """On a cluster a task takes a few milliseconds more, so it is larger: about 1 MB of text."""
-TASKS_PER_WORKER = 3
-"""How many tasks are queued, running or finished early for each worker; this bounds memory."""
 BYTES_PER_READ = 2**20
 LONGEST_STORY = 2**20
 
@@ -73,7 +69,7 @@ def write_stories(
     split: Split = "train",
     num_workers: int = 1,
     executor: Executor | None = None,
-    progress: ByteProgress | None = None,
+    progress: Progress | None = None,
 ) -> Written:
     """Write the first stories of a split, as many as fit into `size` bytes; at least one must fit.
 
@@ -98,12 +94,12 @@ def write_stories(
 def _generate(
     seed: int, split: Split, num_workers: int, executor: Executor | None
 ) -> Generator[tuple[bytes, float], None, None]:
-    tell = partial(_tell, seed, split)
+    generate = partial(_generate_lines, seed, split)
     if executor is None:
-        results = map_in_processes(tell, _ranges(STORIES_PER_TASK), min(num_workers, usable_cores()))
+        results = map_in_processes(generate, _ranges(STORIES_PER_TASK), min(num_workers, usable_cores()))
     else:
         ranges = _ranges(STORIES_PER_REMOTE_TASK)
-        results = executors.map_in_order(executor, tell, ranges, num_workers=num_workers)
+        results = executors.map_in_order(executor, generate, ranges, num_workers=num_workers)
     with closing(results):
         for stories in results:
             yield from stories
@@ -113,8 +109,8 @@ def _ranges(length: int) -> Iterator[range]:
     return (range(start, start + length) for start in count(0, length))
 
 
-def _tell(seed: int, split: Split, indices: range) -> list[tuple[bytes, float]]:
-    return Storybook.load().teller.lines(seed, indices, split)
+def _generate_lines(seed: int, split: Split, indices: range) -> list[tuple[bytes, float]]:
+    return Storybook.load().generator.lines(seed, indices, split)
 
 
 def read_stories(path: str | os.PathLike[str]) -> Iterator[str]:
@@ -161,10 +157,11 @@ def check_story_file(
     *,
     training_path: str | os.PathLike[str] | None = None,
     num_workers: int = 1,
-    progress: ByteProgress | None = None,
+    progress: Progress | None = None,
 ) -> CheckReport:
     """Check every story of a file; stories that also occur in the training file are copies."""
-    size = os.path.getsize(path)
+    with atomic.explain("read", path):
+        size = os.path.getsize(path)
     known = KnownStories(read_stories(training_path) if training_path is not None else ())
     num_workers = min(num_workers, usable_cores()) if size > BYTES_PER_READ else 1
     checks: list[StoryCheck] = []
@@ -217,28 +214,24 @@ def map_in_processes(
         return
     # Start new interpreters: forking a process that has threads, as torch does, can deadlock.
     context = multiprocessing.get_context("spawn")
-    executor = ProcessPoolExecutor(num_workers, context, initializer=_end_with_parent)
-    pending: deque[Future[Result]] = deque()
+    executor = _WorkerProcesses(num_workers, context, initializer=_end_with_parent)
     try:
-        for each in work:
-            pending.append(_submit(executor, function, each))
-            if len(pending) == TASKS_PER_WORKER * num_workers:
-                yield pending.popleft().result()
-        while pending:
-            yield pending.popleft().result()
-    except BrokenProcessPool:
-        raise BytewrightError("a worker process ended unexpectedly; it may have been killed") from None
+        with closing(executors.map_in_order(executor, function, work, num_workers=num_workers)) as results:
+            yield from results
     finally:
         executor.shutdown(cancel_futures=True)
 
 
-def _submit(executor: ProcessPoolExecutor, function: Callable[[Work], Result], work: Work) -> Future[Result]:
-    # The first call starts the workers, which inherit the signal mask: Ctrl-C interrupts only this process.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
-    try:
-        return executor.submit(function, work)
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+class _WorkerProcesses(ProcessPoolExecutor):
+    """A process pool whose workers ignore Ctrl-C, which interrupts only this process."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Schedule a call; the first one starts the workers, which inherit the signal mask."""
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+        try:
+            return super().submit(fn, *args, **kwargs)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _end_with_parent() -> None:

@@ -23,7 +23,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from bytewright.corpus import END_OF_TEXT
-from bytewright.corpus.storybook.continuations import WORD_BOUNDARY, Belief, Continuations
+from bytewright.corpus.storybook.continuations import WORD_BOUNDARY, Continuations, StateDistribution
 from bytewright.errors import UsageError
 
 PATTERNS = ("gpt2", "gpt4")
@@ -53,7 +53,7 @@ class _Candidate(NamedTuple):
     ids: tuple[int, ...]
     """Its encoding; if it ends the story, with the end token."""
     probability: float
-    belief: Belief
+    distribution: StateDistribution
     """The states of the grammar after the word; empty after the end of the story."""
 
 
@@ -92,7 +92,7 @@ class Position:
                 groups.append((place + 1, longer))
             for complete in kept:
                 if len(complete.ids) == place + 1:
-                    groups.append((0, self._tokens.candidates(complete.belief, complete.probability)))
+                    groups.append((0, self._tokens.candidates(complete.distribution, complete.probability)))
         return Position(self._tokens, groups) if groups else None
 
 
@@ -124,8 +124,8 @@ class NextTokens:
         Every story but the first of a file begins with the line break after an end token.
         """
         before = LINE_BREAK if after_end else ""
-        belief = self._continuations.start(before, LINE_BREAK)
-        return Position(self, [(0, self.candidates(belief, 1.0))])
+        distribution = self._continuations.start(before, LINE_BREAK)
+        return Position(self, [(0, self.candidates(distribution, 1.0))])
 
     def positions(self, ids: Sequence[int]) -> list[Position | None]:
         """Return the places before each token and after the last; None where no story has these tokens.
@@ -142,11 +142,11 @@ class NextTokens:
             found.append(place)
         return found
 
-    def candidates(self, belief: Belief, probability: float) -> list[_Candidate]:
-        """Return the words after a belief; their probabilities sum to `probability`."""
-        if not belief:
-            belief = self._continuations.start(LINE_BREAK, LINE_BREAK)
-        words = self._continuations.words(belief)
+    def candidates(self, distribution: StateDistribution, probability: float) -> list[_Candidate]:
+        """Return the words after a distribution; their probabilities sum to `probability`."""
+        if not distribution:
+            distribution = self._continuations.start(LINE_BREAK, LINE_BREAK)
+        words = self._continuations.words(distribution)
         missing = [word.text for word in words if word.text not in self._encodings]
         if missing:
             if len(self._encodings) + len(missing) > MAX_CACHED_ENCODINGS:
@@ -159,7 +159,7 @@ class NextTokens:
             _Candidate(
                 (*self._encodings[word.text], self.end) if word.ends_story else self._encodings[word.text],
                 word.probability * scale,
-                {} if word.ends_story else word.belief,
+                {} if word.ends_story else word.distribution,
             )
             for word in words
         ]

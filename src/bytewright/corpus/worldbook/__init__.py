@@ -15,10 +15,10 @@ thing, and a sum.
 spells the name, and a hash of (world seed, number) yields each fact. Nothing is stored (`world`). Documents
 are functions of (world, split, seed, index), so each can be generated without those before it.
 
-**One derivation.** One machine (`machine`) generates and parses; the difference is the pen that makes the
-choices. The text shows each outcome where it is drawn. The alternatives of a rule have beginnings that
-exclude each other, and words end at boundaries. So the text determines each choice from left to right.
-`grammar` checks these conditions.
+**One derivation.** One machine (`machine`) generates and parses. It calls a builder, which draws the choices
+or recognises them in a text. The text shows each outcome where it is drawn. The alternatives of a rule have
+beginnings that exclude each other, and words end at boundaries. So the text determines each choice from left
+to right. `grammar` checks these conditions.
 
 **Entropy.** The entropy of a document is a sum over all choices: the entropy of the choice times the expected
 number of its occurrences (`entropy`). It is computed by substitution over rules and depths, over the number
@@ -28,13 +28,13 @@ of things in play, and over the counts of the urn.
 parameters.
 
 Start with `book`. `slots` and `grammar` define the templates, and `notation` reads them. `choices` has the
-distributions, `pens` and `machine` generate and parse, and `fused` compiles a grammar for the generator in
-Rust. `files` writes text files with manifests, and `check` examines what a model has written.
+distributions, `derivation` and `machine` generate and parse, and `fused` compiles a grammar for the generator
+in Rust. `files` writes text files with manifests, and `check` examines what a model has written.
 """
 
 from bytewright.corpus.worldbook.book import Document, Split, Worldbook
+from bytewright.corpus.worldbook.derivation import Derivation, DerivedChoice, LanguageError
 from bytewright.corpus.worldbook.entropy import DocumentEntropy
-from bytewright.corpus.worldbook.pens import Derivation, DerivedChoice, LanguageError
 from bytewright.corpus.worldbook.world import World
 
 __all__ = [

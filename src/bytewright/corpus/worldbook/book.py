@@ -9,11 +9,16 @@ from importlib import resources
 from itertools import count
 from typing import Literal
 
+from bytewright.corpus.worldbook.derivation import (
+    Derivation,
+    GeneratingBuilder,
+    LanguageError,
+    ParsingBuilder,
+)
 from bytewright.corpus.worldbook.entropy import DocumentEntropy, compute_document_entropy
 from bytewright.corpus.worldbook.grammar import WorldGrammar
 from bytewright.corpus.worldbook.machine import Machine
 from bytewright.corpus.worldbook.notation import read_world_grammar
-from bytewright.corpus.worldbook.pens import Derivation, DrawingPen, LanguageError, ReadingPen
 from bytewright.corpus.worldbook.world import Stream, World
 
 GRAMMAR_FILE = "worldbook.grammar"
@@ -58,9 +63,9 @@ class Worldbook:
 
     def document(self, split: Split, seed: int, index: int) -> Document:
         """Return the document with a number; equal arguments yield equal documents."""
-        pen = DrawingPen(Stream(self.stream_key(split, seed, index)).below)
-        derivation = self.machine.run(pen)
-        return Document("".join(pen.pieces), derivation)
+        builder = GeneratingBuilder(Stream(self.stream_key(split, seed, index)).below)
+        derivation = self.machine.run(builder)
+        return Document("".join(builder.pieces), derivation)
 
     def stream_key(self, split: Split, seed: int, index: int) -> tuple[int, ...]:
         """Return the key of the random numbers of a document; the splits have disjoint keys."""
@@ -80,8 +85,8 @@ class Worldbook:
 
     def parse(self, text: str) -> Derivation:
         """Return the derivation of a text; raise `LanguageError` if it has none."""
-        pen = ReadingPen(text)
-        derivation = self.machine.run(pen)
-        if pen.at != len(text):
-            raise LanguageError(pen.at, "length", "the end of the document")
+        builder = ParsingBuilder(text)
+        derivation = self.machine.run(builder)
+        if builder.at != len(text):
+            raise LanguageError(builder.at, "length", "the end of the document")
         return derivation

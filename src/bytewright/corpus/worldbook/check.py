@@ -1,8 +1,8 @@
 """Check texts against a world book: which documents are in its language, and which of their facts are right.
 
-A text that a model has written may state a wrong fact, holder or sum. `Checker` then counts the mistake,
-accepts the word, and goes on. So it reports how many of the facts are right, and where the text leaves the
-grammar.
+A text that a model has written may state a wrong fact, holder or sum. `check_document` then counts the
+mistake, accepts the word, and continues. So it reports how many of the facts are right, and where the text
+leaves the grammar. `recognise_book` decides whether a text is from the storybook or from a world book.
 """
 
 from __future__ import annotations
@@ -16,21 +16,28 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
+from typing import Literal
 
 from bytewright.corpus import SEPARATOR
-from bytewright.corpus.readers import ByteProgress
+from bytewright.corpus.storybook import Storybook
 from bytewright.corpus.storybook.files import BYTES_PER_READ, KnownStories, map_in_processes, read_stories
 from bytewright.corpus.worldbook.book import Worldbook
-from bytewright.corpus.worldbook.pens import LanguageError, ReadingPen
+from bytewright.corpus.worldbook.derivation import LanguageError, ParsingBuilder
 from bytewright.corpus.worldbook.world import World
+from bytewright.formatting import Progress
+from bytewright.storage import atomic
 from bytewright.system import usable_cores
 
 FACTS = ("fact", "recall", "result")
 """Mentions that follow from the world, from the things before, or from a calculation."""
 CHARACTERS_SHOWN = 30
 DOCUMENTS_PER_TASK = 64
+DOCUMENTS_RECOGNISED = 20
+"""How many texts decide which book a file is from: texts of a model may be wrong in places."""
 ANSWER = re.compile(r"(?:an? (?=[a-z]))?[A-Za-z]+|\d+")
 """A single word, with its article if it has one, or a number."""
+
+Book = Literal["storybook", "worldbook"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,18 +100,20 @@ def _share(flags: list[bool]) -> float:
 
 def check_document(book: Worldbook, text: str) -> DocumentCheck:
     """Return the result for one text."""
-    pen = _LenientPen(text)
+    builder = _LenientBuilder(text)
     error: LanguageError | None = None
     try:
-        derivation = book.machine.run(pen)
-        if pen.at != len(text):
-            error = LanguageError(pen.at, "length", "")
+        derivation = book.machine.run(builder)
+        if builder.at != len(text):
+            error = LanguageError(builder.at, "length", "")
     except LanguageError as caught:
         error = caught
     facts = {
-        kind: (pen.stated[kind], pen.stated[kind] - pen.wrong[kind]) for kind in FACTS if pen.stated[kind]
+        kind: (builder.stated[kind], builder.stated[kind] - builder.wrong[kind])
+        for kind in FACTS
+        if builder.stated[kind]
     }
-    inside = error is None and not pen.wrong.total()
+    inside = error is None and not builder.wrong.total()
     return DocumentCheck(
         is_consistent=inside,
         has_shape=error is None,
@@ -122,10 +131,11 @@ def check_document_file(
     *,
     training_path: str | os.PathLike[str] | None = None,
     num_workers: int = 1,
-    progress: ByteProgress | None = None,
+    progress: Progress | None = None,
 ) -> WorldReport:
     """Check every document of a file; documents that also occur in the training file are copies."""
-    size = os.path.getsize(path)
+    with atomic.explain("read", path):
+        size = os.path.getsize(path)
     known = KnownStories(read_stories(training_path) if training_path is not None else ())
     num_workers = min(num_workers, usable_cores()) if size > BYTES_PER_READ else 1
     checks: list[DocumentCheck] = []
@@ -150,7 +160,7 @@ def _check_all(world: World, texts: list[str]) -> list[tuple[str, DocumentCheck]
     return [(text, check_document(_book_of(world), text)) for text in texts]
 
 
-class _LenientPen(ReadingPen):
+class _LenientBuilder(ParsingBuilder):
     """Reads a document; a wrong fact is counted and accepted if a word or number is in its place."""
 
     def __init__(self, text: str) -> None:
@@ -170,3 +180,17 @@ class _LenientPen(ReadingPen):
             self.at += other.end() - other.start() - len(text)  # the caller adds the expected length
         if kind in FACTS:
             self.stated[kind] += 1
+
+
+def recognise_book(path: str | os.PathLike[str], world: World) -> Book:
+    """Return the book whose grammar the first texts of a file follow further; the storybook if both fail."""
+    storybook, worldbook = Storybook.load(), Worldbook(world)
+    num_ahead = 0  # characters by which the grammar of the world book is followed further
+    for text in islice(read_stories(path), DOCUMENTS_RECOGNISED):
+        checked = check_document(worldbook, text)
+        in_world = len(text) if checked.leaves_at_character is None else checked.leaves_at_character - 1
+        if in_world < len(text):
+            parse = storybook.parse(text)
+            in_world -= len(text) if parse.leaves_at is None else parse.leaves_at
+        num_ahead += in_world
+    return "worldbook" if num_ahead > 0 else "storybook"

@@ -6,10 +6,11 @@ the expected number of its occurrences. Nothing is sampled.
 - *Rules* without things have an expectation of their own: e = H + P e', where H is the entropy of the choice
   of an alternative and P the expected number of calls of each rule. The unknowns are indexed by rule and
   depth. Calls go to other rules or to a greater depth, so the system is triangular, and substitution solves
-  it. - *Things*: the entropy of a turn depends only on the number of things in play. The expectation is
-  carried over the distribution of this number. - *Genres*: the number of sections of one genre among n is
-  that of a two-coloured Pólya urn. Its distribution is computed for every n. The length of a document does
-  not depend on the genres.
+  it.
+- *Things*: the entropy of a turn depends only on the number of things in play. The sum runs over the
+  distribution of this number.
+- *Genres*: the number of sections of one genre among n is that of a two-coloured Pólya urn. Its distribution
+  is computed for every n. The length of a document does not depend on the genres.
 """
 
 from __future__ import annotations

@@ -13,9 +13,8 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-from collections import deque
 from collections.abc import Generator, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from decimal import Decimal, InvalidOperation
@@ -23,10 +22,11 @@ from importlib import resources
 from itertools import count
 
 from bytewright.corpus import END_OF_TEXT, SEPARATOR
-from bytewright.corpus.readers import ByteProgress
 from bytewright.corpus.worldbook.book import GRAMMAR_FILE, SPLITS, Split, Worldbook
 from bytewright.corpus.worldbook.world import MAX_PEOPLE, World
 from bytewright.errors import FormatError, wrong_value
+from bytewright.executors import map_in_order
+from bytewright.formatting import Progress
 from bytewright.storage import atomic
 from bytewright.storage.json_reader import Json, read_document
 from bytewright.storage.manifest import manifest_path_of
@@ -34,8 +34,6 @@ from bytewright.system import usable_cores
 
 FORMAT = "bytewright world book 1"
 DOCUMENTS_PER_TASK = 512
-TASKS_PER_THREAD = 3
-"""How many tasks are queued, running or finished early for each thread; this bounds memory."""
 MAX_MANIFEST_BYTES = 2**16
 
 Task = tuple[bytes, list[tuple[int, float]]]
@@ -79,7 +77,7 @@ def write_worldbook(
     seed: int = 1,
     split: Split = "train",
     num_threads: int = 1,
-    progress: ByteProgress | None = None,
+    progress: Progress | None = None,
 ) -> WorldManifest:
     """Write the first documents of a split, as many as fit into `size` bytes; at least one must fit."""
     bits: list[float] = []
@@ -134,16 +132,11 @@ def _generate(world: World, seed: int, split: Split, num_threads: int) -> Genera
 
     starts = count(0, DOCUMENTS_PER_TASK)
     num_threads = min(num_threads, usable_cores())
-    with ThreadPoolExecutor(num_threads) as executor:
-        pending: deque[Future[Task]] = deque()
-        try:
-            for first in starts:
-                pending.append(executor.submit(work, first))
-                if len(pending) == TASKS_PER_THREAD * num_threads:
-                    yield pending.popleft().result()
-        finally:
-            for future in pending:
-                future.cancel()
+    with (
+        ThreadPoolExecutor(num_threads) as executor,
+        closing(map_in_order(executor, work, starts, num_workers=num_threads)) as tasks,
+    ):
+        yield from tasks
 
 
 def read_world_manifest(path: str | os.PathLike[str]) -> WorldManifest | None:
@@ -166,7 +159,8 @@ def read_world_manifest(path: str | os.PathLike[str]) -> WorldManifest | None:
         bits=_as_float(document["bits"]),
         sha256=document["sha256"].as_text(),
     )
-    found = os.path.getsize(path)
+    with atomic.explain("read", path):
+        found = os.path.getsize(path)
     if found != manifest.num_bytes:
         message = (
             f"{path} has {found} bytes, but its manifest {file} describes {manifest.num_bytes};"

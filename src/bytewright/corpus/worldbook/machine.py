@@ -1,4 +1,4 @@
-"""The machine that executes a grammar: a pen makes the choices, the machine stores the state.
+"""The machine that executes a grammar: a builder makes the choices, and the machine stores the state.
 
 Things: a turn introduces a thing with its first holder, moves a thing in play to another holder, or contains
 a question about the holder. A thing in play is chosen by its position in the order of last mention. The
@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from bytewright.corpus.storybook.grammar import Call
 from bytewright.corpus.worldbook import slots
 from bytewright.corpus.worldbook.choices import Between, LexiconWord, Options, Recent, SectionEnd, Someone
+from bytewright.corpus.worldbook.derivation import Derivation, DerivationBuilder
 from bytewright.corpus.worldbook.grammar import WorldGrammar
-from bytewright.corpus.worldbook.pens import Derivation, Pen
 from bytewright.corpus.worldbook.world import World, is_woman, spell_name
 
 
@@ -73,92 +73,92 @@ class Machine:
             for name, rule in grammar.rules.items()
         }
 
-    def run(self, pen: Pen) -> Derivation:
-        """Make all choices of one document with a pen."""
+    def run(self, builder: DerivationBuilder) -> Derivation:
+        """Make all choices of one document with a builder."""
         limits, state = self.grammar.limits, _State()
         weights = list(self.grammar.genres.values())
         for num_sections in range(1, limits.max_sections + 1):
-            pen.rule = "document"
-            genre = pen.choose("genre", Options(self._genre_firsts, tuple(weights)))
+            builder.rule = "document"
+            genre = builder.choose("genre", Options(self._genre_firsts, tuple(weights)))
             weights[genre] += limits.urn_gain
-            self._write_rule(self.grammar.rules[self._genres[genre]], pen, state, _Frame())
-            pen.rule = "document"
+            self._write_rule(self.grammar.rules[self._genres[genre]], builder, state, _Frame())
+            builder.rule = "document"
             go = num_sections + 1 if num_sections < limits.max_sections else 0
-            if not pen.choose("length", SectionEnd(limits.stop_weight, go)):
+            if not builder.choose("length", SectionEnd(limits.stop_weight, go)):
                 break
-        return pen.finish()
+        return builder.finish()
 
-    def _write_rule(self, rule: slots.Rule, pen: Pen, state: _State, frame: _Frame) -> None:
-        pen.rule = rule.name
+    def _write_rule(self, rule: slots.Rule, builder: DerivationBuilder, state: _State, frame: _Frame) -> None:
+        builder.rule = rule.name
         number = 0
         if len(rule.alternatives) > 1:
-            number = pen.choose(
-                "wording", self._options[rule.name][pen.depth == self.grammar.limits.max_depth]
+            number = builder.choose(
+                "wording", self._options[rule.name][builder.depth == self.grammar.limits.max_depth]
             )
         for part in rule.alternatives[number].parts:
             if isinstance(part, str):
-                pen.put("text", part)
+                builder.put("text", part)
             else:
-                self._write_slot(part, pen, state, frame)
-                pen.rule = rule.name
+                self._write_slot(part, builder, state, frame)
+                builder.rule = rule.name
 
-    def _write_slot(self, part: slots.Part, pen: Pen, state: _State, frame: _Frame) -> None:
+    def _write_slot(self, part: slots.Part, builder: DerivationBuilder, state: _State, frame: _Frame) -> None:
         grammar = self.grammar
         match part:
             case Call(name):
-                self._write_rule(grammar.rules[name], pen, state, frame)
+                self._write_rule(grammar.rules[name], builder, state, frame)
             case slots.Nest(name):
-                pen.depth += 1
-                self._write_rule(grammar.rules[name], pen, state, _Frame())
-                pen.depth -= 1
+                builder.depth += 1
+                self._write_rule(grammar.rules[name], builder, state, _Frame())
+                builder.depth -= 1
             case slots.Pick(name, form, variable, other):
                 taken = () if other is None else (frame.words[other][1],)
-                number = pen.choose("word", LexiconWord(grammar.lexicons[name], form, taken))
+                number = builder.choose("word", LexiconWord(grammar.lexicons[name], form, taken))
                 if variable is not None:
                     frame.words[variable] = (name, number)
             case slots.Repeat(variable, form):
                 name, number = frame.words[variable]
-                pen.mention("mention", grammar.lexicons[name].forms[form][number])
+                builder.mention("mention", grammar.lexicons[name].forms[form][number])
             case slots.Person("same"):
-                pen.mention("mention", spell_name(frame.number))
+                builder.mention("mention", spell_name(frame.number))
             case slots.Person(which):
                 excluded = frame.main if which == "other" else None
-                frame.rank = pen.choose("person", Someone(self.world, excluded))
+                frame.rank = builder.choose("person", Someone(self.world, excluded))
                 frame.number = self.world.number_of(frame.rank)
                 if which == "new":
                     frame.main = frame.rank
             case slots.Fact(kind, form):
                 lexicon = grammar.lexicons[grammar.facts[kind]]
                 value = self.world.fact(frame.number, kind, len(lexicon.words))
-                pen.mention("fact", lexicon.forms[form][value], rank=frame.rank)
+                builder.mention("fact", lexicon.forms[form][value], rank=frame.rank)
             case slots.Pronoun(forms):
-                pen.mention("pronoun", forms[0 if is_woman(frame.number) else 1])
+                builder.mention("pronoun", forms[0 if is_woman(frame.number) else 1])
             case slots.Number(operation, low, high):
-                number = pen.choose("number", Between(low, high))
+                number = builder.choose("number", Between(low, high))
                 frame.result = _combine(frame.result, operation, number)
             case slots.Result():
-                pen.mention("result", str(frame.result))
+                builder.mention("result", str(frame.result))
             case slots.Turn():
-                self._write_turn(pen, state, frame)
+                self._write_turn(builder, state, frame)
             case slots.Thing():
-                self._write_thing(part, pen, state)
+                self._write_thing(part, builder, state)
             case slots.Holder(which):
-                self._write_holder(which, pen, state)
+                self._write_holder(which, builder, state)
             case _:
                 raise AssertionError(part)
 
     # Things
 
-    def _write_turn(self, pen: Pen, state: _State, frame: _Frame) -> None:
-        turn = pen.choose("turn", Options(self._turn_firsts, self.turn_weights(len(state.things))))
+    def _write_turn(self, builder: DerivationBuilder, state: _State, frame: _Frame) -> None:
+        turn = builder.choose("turn", Options(self._turn_firsts, self.turn_weights(len(state.things))))
         rule = self.grammar.rules[slots.TURNS[turn]]
-        self._write_rule(rule, pen, state, frame)
+        self._write_rule(rule, builder, state, frame)
         if rule.name == "introduce":
             assert state.new_thing is not None
             assert state.first_holder is not None
-            state.things.insert(0, _Held(state.new_thing, state.first_holder, 0, pen.at))
+            state.things.insert(0, _Held(state.new_thing, state.first_holder, 0, builder.at))
         else:
-            state.things[0].known_at = pen.at
+            state.things[0].known_at = builder.at
 
     def turn_weights(self, num_things: int) -> Sequence[int]:
         """Return the weights of the turns, which depend on the number of things in play."""
@@ -167,30 +167,30 @@ class Machine:
             return introduce, 0, 0
         return (introduce if num_things < self.grammar.limits.max_things else 0), *others
 
-    def _write_thing(self, part: slots.Thing, pen: Pen, state: _State) -> None:
+    def _write_thing(self, part: slots.Thing, builder: DerivationBuilder, state: _State) -> None:
         lexicon = self.grammar.lexicons[slots.THING]
         if part.which == "new":
             excluded = [thing.number for thing in state.things]
-            state.new_thing = pen.choose("thing", LexiconWord(lexicon, part.form, excluded))
+            state.new_thing = builder.choose("thing", LexiconWord(lexicon, part.form, excluded))
         elif part.which == "old":
             numbers = [thing.number for thing in state.things]
-            position = pen.choose("recent thing", Recent(lexicon, part.form, numbers, self.recency))
+            position = builder.choose("recent thing", Recent(lexicon, part.form, numbers, self.recency))
             state.things.insert(0, state.things.pop(position))
         else:
-            pen.mention("mention", lexicon.forms[part.form][state.things[0].number])
+            builder.mention("mention", lexicon.forms[part.form][state.things[0].number])
 
-    def _write_holder(self, which: str, pen: Pen, state: _State) -> None:
+    def _write_holder(self, which: str, builder: DerivationBuilder, state: _State) -> None:
         lexicon = self.grammar.lexicons[slots.NAME]
         if which == "first":
-            state.first_holder = pen.choose("holder", LexiconWord(lexicon, "plain"))
+            state.first_holder = builder.choose("holder", LexiconWord(lexicon, "plain"))
             return
         thing = state.things[0]
         if which == "next":
-            thing.holder = pen.choose("holder", LexiconWord(lexicon, "plain", (thing.holder,)))
+            thing.holder = builder.choose("holder", LexiconWord(lexicon, "plain", (thing.holder,)))
             thing.moves += 1
         else:
-            pen.mention(
-                "recall", lexicon.words[thing.holder], distance=pen.at - thing.known_at, moves=thing.moves
+            builder.mention(
+                "recall", lexicon.words[thing.holder], distance=builder.at - thing.known_at, moves=thing.moves
             )
 
 

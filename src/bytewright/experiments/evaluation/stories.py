@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from bytewright.corpus import END_OF_TEXT
 from bytewright.errors import UsageError, wrong_value
+from bytewright.formatting import Progress
 from bytewright.generate import Generator, SamplingConfig
 from bytewright.train.config import DeviceName
 from bytewright.train.run import open_model
@@ -65,7 +66,7 @@ def generate_stories(
     plan: SamplingPlan,
     *,
     device: DeviceName = "auto",
-    progress: Callable[[int, int], object] | None = None,
+    progress: Progress | None = None,
 ) -> tuple[list[str], float]:
     """Sample stories from the model of a run; return them and the share that ended with an end token."""
     saved = open_model(run, which="last")

@@ -250,7 +250,7 @@ class Trainer:
         return ending
 
     def _decide_with_others(self, signals: outcome.StopSignals) -> Decision:
-        """Return what all ranks do after this step, and adopt the length of the run that rank 0 has planned."""
+        """Return what all ranks do after this step; adopt the length that rank 0 has planned for the run."""
         own = Decision(self._find_ending(), self.progress.num_steps, signals.received)
         decision = agree_on(self.ranks, own)
         if decision.num_steps is not None and decision.num_steps != self.progress.num_steps:

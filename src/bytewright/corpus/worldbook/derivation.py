@@ -1,7 +1,7 @@
-"""Pens make the choices of a document and record its derivation.
+"""The derivation of a document, and the builders that make its choices.
 
-`DrawingPen` draws the choices from random numbers and writes a document. `ReadingPen` recognises them in a
-text. Both record the same derivation: every choice with its span in the text, its ratio, and the
+`GeneratingBuilder` draws the choices from random numbers and writes a document. `ParsingBuilder` recognises
+them in a text. Both record the same derivation: every choice with its span in the text, its ratio, and the
 circumstances on which its difficulty depends.
 """
 
@@ -74,8 +74,8 @@ class LanguageError(Exception):
         self.expected = expected
 
 
-class Pen:
-    """Makes the choices of one document and records them."""
+class DerivationBuilder:
+    """Makes the choices of one document and records them; subclasses draw or recognise them."""
 
     def __init__(self) -> None:
         self.at = 0
@@ -134,7 +134,7 @@ class Pen:
         raise NotImplementedError
 
 
-class DrawingPen(Pen):
+class GeneratingBuilder(DerivationBuilder):
     """Draws the choices and writes the document."""
 
     def __init__(self, below: Below) -> None:
@@ -151,7 +151,7 @@ class DrawingPen(Pen):
         self.pieces.append(text)
 
 
-class ReadingPen(Pen):
+class ParsingBuilder(DerivationBuilder):
     """Recognises the choices in a given document."""
 
     def __init__(self, text: str) -> None:

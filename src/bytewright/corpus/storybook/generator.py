@@ -69,7 +69,7 @@ _Table = tuple[int, list[tuple[float, Any]]]
 """The sum t of the weights, and the bits and the result of the choice for each integer below t."""
 
 
-class Teller:
+class StoryGenerator:
     """Generates the stories of one grammar."""
 
     def __init__(self, grammar: StoryGrammar) -> None:
@@ -94,9 +94,9 @@ class Teller:
         bits = self._word(self._start, plot, draw, pieces.append)
         return Story("".join(pieces), plot_bits + bits, self.grammar.named(plot))
 
-    def stories(self, seed: int, split: Split | None = None, start: int = 0) -> Iterator[Story]:
+    def stories(self, seed: int, split: Split | None = None) -> Iterator[Story]:
         """Yield stories without end: all of them, or those of one split."""
-        for index in count(start):
+        for index in count():
             if split is None or self.split_of(seed, index) == split:
                 yield self.story(seed, index)
 
