@@ -54,6 +54,7 @@ def test_the_details_contain_the_expected_figures(run: RunCommand) -> None:
     outcome = run("account", *XL_ON_H100, "--details")
     assert outcome.code == 0
     assert outcome.out.startswith(run("account", *XL_ON_H100).out)
+    assert "\\n" not in outcome.out  # an escaped line break
     for words in (
         "2,127,057,600",
         "8.51 GB (7.92 GiB)",

@@ -49,6 +49,7 @@ def test_next_prints_the_true_probabilities_of_a_model_of_the_storybook(
     printed = json.loads(run("next", storybook_run, "--prompt", "Once", "--top", "400", "--json").out)
     assert sum(row["true_probability"] for row in printed["next"]) == pytest.approx(1)
     shown = run("next", storybook_run, "--prompt", "Once", "--top", "3").out
+    assert "\\nTokens" not in shown  # an escaped line break
     assert shown.splitlines()[0].split() == ["token", "id", "probability", "true", "probability"]
     outside = json.loads(run("next", storybook_run, "--prompt", "Zebras", "--json").out)
     assert "true_entropy_bits" not in outside
