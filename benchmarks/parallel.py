@@ -37,7 +37,8 @@ from bytewright.data.tokenfile import TokenFileWriter
 from bytewright.storage import atomic
 from bytewright.train import train
 from bytewright.train.checkpoint import CheckpointFolder, read_tensors
-from bytewright.train.metrics import MEASURED_FIELDS, read_metrics
+from bytewright.train.metrics import MEASURED_FIELDS
+from bytewright.train.metrics_log import read_metrics
 from bytewright.train.recipe import read_config, read_recipe, to_plain
 
 RECIPE = Path(__file__).parents[1] / "recipes" / "base.toml"

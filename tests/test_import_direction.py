@@ -24,8 +24,8 @@ ORDER = {
         train experiments laws interop report serve studio demo cli __main__
     """),
     "bytewright.train": _names("""
-        config step sharded_step evaluate metrics outcome recipe checkpoint_list checkpoint saved_model setup
-        run_files session run
+        config step sharded_step evaluate metrics metrics_log outcome recipe checkpoint_list checkpoint
+        saved_model setup run_files session run run_evaluation
     """),
     "bytewright.train.session": _names("""
         part_check console costs recorder resume_policy initial_weights ranks loop start

@@ -25,7 +25,7 @@ from bytewright.generate import text as generate_text
 from bytewright.storage import atomic
 from bytewright.tokenizer import Tokenizer
 from bytewright.train import train
-from bytewright.train.metrics import read_metrics
+from bytewright.train.metrics_log import read_metrics
 from bytewright.train.recipe import flatten, unflatten
 from bytewright.train.session.console import LiveDisplay
 from conftest import Outcome, RunCommand

@@ -17,7 +17,7 @@ from bytewright.errors import UsageError
 from bytewright.model import TransformerLM, language_model_loss
 from bytewright.tokenizer import Tokenizer
 from bytewright.train import load_model, resume, train
-from bytewright.train.metrics import read_metrics
+from bytewright.train.metrics_log import read_metrics
 from bytewright.train.setup import make_window_sampler, open_inputs
 from rejection import rejects
 from runs import digest, make_config

@@ -22,7 +22,7 @@ from bytewright.experiments.evaluation.story_eval import StoryTokens, evaluate_t
 from bytewright.experiments.records import read_run
 from bytewright.model import TransformerLM
 from bytewright.train.config import DataConfig
-from bytewright.train.metrics import read_metrics
+from bytewright.train.metrics_log import read_metrics
 from runs import digest
 
 pytestmark = pytest.mark.slow  # each trains a model

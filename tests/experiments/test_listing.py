@@ -13,7 +13,7 @@ from bytewright.experiments.listing import list_runs
 from bytewright.experiments.records import read_run
 from bytewright.storage import atomic
 from bytewright.train import resume, train
-from bytewright.train.metrics import MetricsLog
+from bytewright.train.metrics_log import MetricsLog
 from bytewright.train.run_files import RunWriter
 from conftest import RunCommand
 from rejection import rejects

@@ -23,7 +23,7 @@ from bytewright.errors import StorageError
 from bytewright.storage import atomic, filesystem
 from bytewright.train import Run, resume, train
 from bytewright.train.checkpoint import CheckpointFolder
-from bytewright.train.metrics import MetricsLog
+from bytewright.train.metrics_log import MetricsLog
 from bytewright.train.recipe import to_plain
 from bytewright.train.run_files import RunWriter
 from conftest import HANG_SECONDS

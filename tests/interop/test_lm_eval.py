@@ -21,7 +21,8 @@ from bytewright.errors import UsageError
 from bytewright.experiments.evaluation.story_eval import evaluate_text
 from bytewright.generate import SamplingConfig, generate
 from bytewright.interop.endings import TASKS, read_questions, score_questions, write_tasks
-from bytewright.train.run import Run, evaluate_run
+from bytewright.train.run import Run
+from bytewright.train.run_evaluation import evaluate_run
 from conftest import HANG_SECONDS
 from rejection import rejects
 from trained_runs import train_runs

@@ -12,7 +12,7 @@ from bytewright.serve.guard import RejectedError
 from bytewright.studio import folder as folder_module
 from bytewright.studio.folder import StudioFolder
 from bytewright.studio.watch import RunTable
-from bytewright.train.metrics import MetricsReader, dump_line, read_metrics
+from bytewright.train.metrics_log import MetricsReader, dump_line, read_metrics
 from studios import append_records, make_record, write_run
 
 NUM_RUNS = 40

@@ -21,7 +21,8 @@ from bytewright.data.tokenfile import TokenFileWriter
 from bytewright.storage.config_reader import build
 from bytewright.train.checkpoint import CheckpointFolder
 from bytewright.train.config import TrainConfig
-from bytewright.train.metrics import MEASURED_FIELDS, finite, read_metrics
+from bytewright.train.metrics import MEASURED_FIELDS, finite
+from bytewright.train.metrics_log import read_metrics
 from bytewright.train.run_files import RunWriter
 
 VOCAB_SIZE = 40

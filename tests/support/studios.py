@@ -17,7 +17,7 @@ from bytewright.serve.server import ServerOptions, listening_socket
 from bytewright.studio.server import StudioServer
 from bytewright.tokenizer import Tokenizer, train_bpe
 from bytewright.train.config import BudgetConfig, DataConfig, OptimizerConfig, TrainConfig
-from bytewright.train.metrics import MetricsLog
+from bytewright.train.metrics_log import MetricsLog
 from bytewright.train.run_files import RunWriter
 
 HANG_SECONDS = 300

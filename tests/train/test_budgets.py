@@ -23,7 +23,7 @@ from bytewright.train import resume, train
 from bytewright.train.checkpoint import CheckpointFolder
 from bytewright.train.config import ScheduleConfig
 from bytewright.train.evaluate import EvaluationSet
-from bytewright.train.metrics import MetricsLog, read_metrics
+from bytewright.train.metrics_log import MetricsLog, read_metrics
 from bytewright.train.session.loop import Trainer
 from bytewright.train.session.recorder import Recorder, StepPlanner, TrainState
 from bytewright.train.step import StepResult, TrainStep

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from bytewright.model import TransformerLM
 from bytewright.train import resume, train
-from bytewright.train.metrics import read_metrics
+from bytewright.train.metrics_log import read_metrics
 from runs import digest, make_config
 
 

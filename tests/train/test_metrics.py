@@ -21,7 +21,8 @@ from bytewright.experiments.groups import group_runs
 from bytewright.experiments.results import SweepInfo
 from bytewright.report.tables import table_of_groups
 from bytewright.train.evaluate import Evaluation, EvaluationSet
-from bytewright.train.metrics import METRICS, MetricsLog, read_metrics
+from bytewright.train.metrics import METRICS
+from bytewright.train.metrics_log import MetricsLog, read_metrics
 from bytewright.train.outcome import exit_code_of
 from bytewright.train.session.console import LiveDisplay, PlainDisplay, TensorBoard, draw_curve, make_display
 from example_records import make_record

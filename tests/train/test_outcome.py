@@ -24,7 +24,7 @@ from bytewright.model import TransformerLM, language_model_loss
 from bytewright.storage import atomic
 from bytewright.train import train
 from bytewright.train.checkpoint_list import CheckpointList
-from bytewright.train.metrics import read_metrics
+from bytewright.train.metrics_log import read_metrics
 from bytewright.train.outcome import Ending, RunStatus, find_status, status_from_outcome
 from bytewright.train.run import Run
 from bytewright.train.run_files import RunWriter

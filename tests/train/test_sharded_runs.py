@@ -21,7 +21,8 @@ from bytewright.model.initialisation import draw_weights
 from bytewright.parallel.rank_group import RankGroup
 from bytewright.train import resume, train
 from bytewright.train.config import TrainConfig
-from bytewright.train.metrics import RANK_SENT, read_metrics
+from bytewright.train.metrics import RANK_SENT
+from bytewright.train.metrics_log import read_metrics
 from bytewright.train.outcome import Ending
 from bytewright.train.session.console import PlainDisplay
 from bytewright.train.setup import build_blank_model, build_model

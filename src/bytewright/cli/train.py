@@ -21,7 +21,7 @@ from bytewright.shipped_recipes import find_recipe
 if TYPE_CHECKING:
     from bytewright.parallel.rank_group import RankGroup
     from bytewright.train import InitialWeights, TrainConfig, TrainResult
-    from bytewright.train.run import RecordedLoss
+    from bytewright.train.run_evaluation import RecordedLoss
 
 
 IS_ALONE = "RANK" not in os.environ
@@ -247,9 +247,6 @@ class Evaluate:
         for path in (self.path, self.file, self.stories):
             if path is not None:
                 options.require_exists(path)
-        from bytewright.train.metrics import finite
-        from bytewright.train.run import evaluate_run
-
         if [self.file, self.stories, self.endings].count(None) < 2:
             raise UsageError("give only one of a token file, --stories and --endings")
         if self.stories is not None:
@@ -258,6 +255,9 @@ class Evaluate:
         if self.endings is not None:
             self._answer_questions(self.endings)
             return
+        from bytewright.train.metrics import finite
+        from bytewright.train.run_evaluation import evaluate_run
+
         with console.phase_progress("measure", "tokens") as progress:
             measured = evaluate_run(
                 self.path, self.file, which=self.which, device=self.device, progress=progress

@@ -18,7 +18,8 @@ from bytewright.errors import shorten
 from bytewright.experiments.records import Line, RunRecord, numbers_in
 from bytewright.storage import atomic
 from bytewright.storage.json_reader import Json
-from bytewright.train.metrics import METRICS, check_record, finite, is_finite
+from bytewright.train.metrics import METRICS, finite, is_finite
+from bytewright.train.metrics_log import check_record
 from bytewright.train.outcome import State, ending_on_record
 from bytewright.train.recipe import check_kinds
 from bytewright.train.run import STEP_NUMBER

@@ -5,11 +5,12 @@ Read `step` for one update, then `session/loop` for a session of a run. The othe
     config, recipe                  the settings of a run; recipes in TOML
     setup, sharded_step             data, model, optimizer and step of a config; the step of a sharded model
     session/                        what happens from the start or resume of a run to the end of the process
-    metrics, evaluate               every metric and the log; validation loss and norms
+    metrics, metrics_log, evaluate  every metric; the log of a run; validation loss and norms
     checkpoint, checkpoint_list     save, read and prune checkpoints; list them without torch
     saved_model                     load the model of a run or checkpoint; checkpoints as single files
     outcome                         every reason why a run ends, and its status
     run, run_files                  `Run` opens a run by its folder; the files of a run and their writer
+    run_evaluation                  measure the model of a run on a token file
 
 Depends on data, model, optim, parallel, account and generate. Training needs token ids only: no text, and no
 native extension.

@@ -71,7 +71,7 @@ def find_checkpoint(path: atomic.StrPath, *, which: str = "best") -> Path:
     if which not in ("best", "last"):
         raise UsageError(f"which must be 'best' or 'last', not {which!r}", key="which", found=which)
     if not path.exists():
-        raise UsageError.at(path, "there is neither a run nor a checkpoint of that name")
+        raise UsageError.at(path, "does not exist; name the folder of a run or of one checkpoint")
     if (path / STATE).is_file():
         return path
     checkpoints = CheckpointList(path / CHECKPOINTS)

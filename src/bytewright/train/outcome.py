@@ -167,7 +167,9 @@ def find_status(
     recorded = ended.get("ending")
     ending = Ending(recorded) if recorded in list(Ending) else None
     step = max(lines[-1]["step"] if lines else 0, ended.get("step", 0))
-    status = _judge_log(settings, lines, records, ending, ended, step, num_steps or _told_end(outcome, lines))
+    status = _status_from_log(
+        settings, lines, records, ending, ended, step, num_steps or _recorded_end(outcome, lines)
+    )
     if ending is None and status.state == "stopped":
         status = status_from_outcome(outcome, settings, lines) or status
         if status.state == "stopped" and not has_checkpoints and lines and lines[-1].get("is_last") is True:
@@ -177,7 +179,7 @@ def find_status(
     return status
 
 
-def _judge_log(
+def _status_from_log(
     settings: Mapping[str, Any],
     lines: Sequence[Record],
     records: Sequence[Record],
@@ -303,7 +305,7 @@ def ending_on_record(fields: Mapping[str, Any], state: object, reason: str) -> E
     return Ending.DIVERGED if state == "diverged" and "not finite" in reason else None
 
 
-def _told_end(outcome: Mapping[str, Any], lines: Sequence[Record]) -> int | None:
+def _recorded_end(outcome: Mapping[str, Any], lines: Sequence[Record]) -> int | None:
     """Return the last step of a run that its outcome records as complete, unless it was continued."""
     end = outcome.get("step") if outcome.get("status") == "complete" else None
     return end if isinstance(end, int) and lines and lines[-1]["step"] <= end else None

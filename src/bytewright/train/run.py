@@ -1,14 +1,14 @@
-"""`Run`: read, load, evaluate and resume a run by its folder.
+"""`Run`: read, load, resume and import a run by its folder.
 
 Reading needs no lock, so a run can be read while another process trains it. It does not need torch either:
-the functions that load, evaluate or resume a model import it. `open_model` finds the model that
-a path means: the best or last checkpoint of a run or of an imported model, or one checkpoint. The names and
-the writer of a run's files are in `run_files`, its status is derived in `outcome`.
+the functions that load, resume or import a model import it. `open_model` finds the model that a path means:
+the best or last checkpoint of a run or of an imported model, or one checkpoint. `run_evaluation` measures
+such a model. The names and the writer of a run's files are in `run_files`, its status is derived in
+`outcome`.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -17,25 +17,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from bytewright.errors import BytewrightError, FormatError, UsageError
-from bytewright.formatting import Progress
 from bytewright.plugins import RecordedPlugin, check_loaded, read_plugins
 from bytewright.registry import accepting_unknown_parts
 from bytewright.storage import atomic
 from bytewright.train import run_files
 from bytewright.train.checkpoint_list import CHECKPOINTS, CheckpointList, find_checkpoint, open_checkpoint
-from bytewright.train.config import DeviceName, Precision, TrainConfig, Windows
-from bytewright.train.metrics import MetricsReader, read_metrics
+from bytewright.train.config import Precision, TrainConfig
+from bytewright.train.metrics_log import MetricsReader, read_metrics
 from bytewright.train.outcome import RunStatus, find_status, step_limits
 from bytewright.train.recipe import check_fields, flatten, read_config
 
 if TYPE_CHECKING:  # these import torch or the native extension, which reading a run does not need
     import torch
 
-    from bytewright.data.tokenfile import TokenFile
     from bytewright.model import TransformerLM
     from bytewright.tokenizer import Tokenizer, Vocabulary
     from bytewright.train.checkpoint import CheckpointFolder
-    from bytewright.train.evaluate import Evaluation
     from bytewright.train.session.loop import TrainResult
     from bytewright.train.session.start import SessionOptions
 
@@ -388,7 +385,7 @@ def import_llama(folder: atomic.StrPath, path: atomic.StrPath, *, with_tokenizer
     if vocabulary is not None and vocabulary.size > model.config.vocab_size:
         message = (
             f"{folder}: the tokenizer has ids up to {vocabulary.size - 1}, but the model has only"
-            f" {model.config.vocab_size} ids"
+            f" {model.config.vocab_size} ids; use the tokenizer of this model, or import without a tokenizer"
         )
         raise UsageError(
             message, path=folder, key="vocab_size", expected=vocabulary.size, found=model.config.vocab_size
@@ -422,98 +419,3 @@ def write_imported_model(
     run = Run(path)
     run.checkpoints.save(model, _NoOptimizer(), {"step": 0})
     return run
-
-
-@dataclass(frozen=True)
-class RecordedLoss:
-    """The validation figures that training recorded at the step of a checkpoint."""
-
-    step: int
-    validation_loss: float
-    bits_per_byte: float | None
-    eval_tokens: int
-    """How many tokens of the validation data training measures at most."""
-    windows: Windows
-    """Where training's windows begin; those of `evaluate_run` are side by side."""
-
-
-@dataclass(frozen=True)
-class RunEvaluation:
-    """The evaluation of one checkpoint on one token file."""
-
-    checkpoint: Path
-    file: Path
-    evaluation: Evaluation
-    recorded: RecordedLoss | None
-    """None if training did not evaluate this checkpoint on this file."""
-
-
-def evaluate_run(
-    path: atomic.StrPath,
-    file: Path | None = None,
-    *,
-    which: Which = "best",
-    device: DeviceName = "auto",
-    batch_size: int = 32,
-    progress: Progress | None = None,
-) -> RunEvaluation:
-    """Evaluate a saved model on a token file, by default the validation data of its run.
-
-    The windows are side by side from the start of the file; the tokens after the last whole window are left
-    out. The precision is that of training. A file that another tokenizer encoded raises `FormatError`. If the
-    file has a mask, only the tokens that it selects count.
-    """
-    import torch
-
-    from bytewright.model import language_model_loss
-    from bytewright.model.fused import masked_language_model_loss
-    from bytewright.train.evaluate import EvaluationSet
-    from bytewright.train.saved_model import read_model_config
-    from bytewright.train.setup import open_tokens, select_device
-
-    saved = open_model(path, which=which)
-    config = saved.config
-    file = file or (config.data.validation if config else None)
-    if file is None:
-        raise UsageError(f"{path} has no validation data of its own; name a token file to evaluate on")
-    model_config = read_model_config(saved.checkpoint)
-    tokens = open_tokens(file, model_config)
-    token_bytes = _count_bytes(saved, tokens)
-    target = select_device(device)
-    model = saved.load(device=target, precision=saved.training_precision)
-    evaluation_set = EvaluationSet(
-        tokens.tokens,
-        target,
-        context_length=model_config.context_length,
-        batch_size=batch_size,
-        token_bytes=token_bytes,
-        mask=tokens.mask,
-    )
-    loss = language_model_loss if tokens.mask is None else masked_language_model_loss
-    with torch.no_grad():
-        evaluation = evaluation_set.evaluate(lambda ids, targets: loss(model, ids, targets), progress)
-    is_own = config and config.data.validation and file.resolve() == config.data.validation.resolve()
-    recorded = _find_recorded_loss(saved, config) if config and is_own else None
-    return RunEvaluation(saved.checkpoint, file, evaluation, recorded)
-
-
-def _count_bytes(saved: SavedModel, tokens: TokenFile) -> Any:
-    """Return the bytes of each token if the run has its tokenizer; reject tokens of another tokenizer."""
-    from bytewright.tokenizer.formats import read_vocabulary_of
-    from bytewright.train.setup import count_token_bytes
-
-    if saved.run.tokenizer_path is not None:
-        return count_token_bytes(read_vocabulary_of(tokens, saved.run.tokenizer_path))
-    if saved.config and saved.config.data.train.exists():
-        tokens.require_tokenizer(type(tokens).open(saved.config.data.train).manifest.tokenizer_fingerprint)
-    return None
-
-
-def _find_recorded_loss(saved: SavedModel, config: TrainConfig) -> RecordedLoss | None:
-    with contextlib.suppress(FormatError):  # damaged metrics do not change the evaluation
-        for record in saved.run.records:
-            step, loss = record["step"], record.get("validation_loss")
-            if isinstance(loss, float) and saved.checkpoint.name == f"step-{step:06d}":
-                bits = record.get("bits_per_byte")
-                return RecordedLoss(step, loss, bits, config.eval_tokens, config.data.windows)
-    return None

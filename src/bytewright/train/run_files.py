@@ -204,7 +204,7 @@ def check_space(path: Path, num_bytes: int) -> None:
     if free < num_bytes:
         message = (
             f"{path}: the checkpoints of this run need {num_bytes / 1e6:,.0f} MB, "
-            f"but the disk has {free / 1e6:,.0f} MB left"
+            f"but the disk has {free / 1e6:,.0f} MB left; free space, or choose another folder"
         )
         raise StorageError(message, path=path, expected=num_bytes, found=free)
 

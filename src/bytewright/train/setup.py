@@ -202,7 +202,8 @@ def open_tokens(path: Path, model: ModelConfig) -> TokenFile:
     if len(file) < model.context_length + 1:
         message = (
             f"{path}: has {len(file)} tokens, but a context of {model.context_length} needs at least "
-            f"{model.context_length + 1}: one window and the token after it"
+            f"{model.context_length + 1}: one window and the token after it; use more text, or set a shorter"
+            " model.context_length"
         )
         raise UsageError(message, path=path, expected=model.context_length + 1, found=len(file))
     return file

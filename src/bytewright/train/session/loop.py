@@ -39,7 +39,8 @@ from bytewright.train import outcome
 from bytewright.train.checkpoint import check_savable, load_weights
 from bytewright.train.config import LossConfig, TrainConfig
 from bytewright.train.evaluate import EVALUATED_AT_ONCE, Evaluation, EvaluationSet, measure_norms
-from bytewright.train.metrics import RANK_MEMORY, RANK_SENT, MetricsLog
+from bytewright.train.metrics import RANK_MEMORY, RANK_SENT
+from bytewright.train.metrics_log import MetricsLog
 from bytewright.train.recipe import to_plain
 from bytewright.train.run_files import RunWriter
 from bytewright.train.session.console import Display, TensorBoard, make_display

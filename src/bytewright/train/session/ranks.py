@@ -21,7 +21,7 @@ from bytewright.storage import atomic
 from bytewright.train.checkpoint import CheckpointFolder, Stateful, StateRows
 from bytewright.train.checkpoint_list import CHECKPOINTS
 from bytewright.train.config import TrainConfig
-from bytewright.train.metrics import MetricsLog
+from bytewright.train.metrics_log import MetricsLog
 from bytewright.train.outcome import Ending
 from bytewright.train.recipe import flatten, to_plain
 from bytewright.train.run_files import ENVIRONMENT, RunWriter

@@ -25,7 +25,7 @@ from torch import Tensor
 from bytewright.errors import DivergenceError, UsageError, wrong_value
 from bytewright.train.config import TrainConfig, check_not_negative
 from bytewright.train.evaluate import Evaluation, EvaluationSet
-from bytewright.train.metrics import MetricsLog
+from bytewright.train.metrics_log import MetricsLog
 from bytewright.train.session.console import Display, TensorBoard
 from bytewright.train.step import StepResult
 

@@ -27,14 +27,14 @@ from bytewright.storage.config_reader import MAX_INTEGER, build
 from bytewright.train.checkpoint import SavedState
 from bytewright.train.checkpoint_list import CheckpointList
 from bytewright.train.config import TrainConfig
-from bytewright.train.metrics import read_metrics
+from bytewright.train.metrics_log import read_metrics
 from bytewright.train.outcome import Ending, find_status
 from bytewright.train.recipe import flatten, put, to_plain
 from bytewright.train.run_files import CONFIG, OUTCOME, RunWriter, check_space, has_records, read_if_present
 from bytewright.train.session.recorder import TrainState
 from bytewright.train.setup import Inputs, checkpoint_bytes
 
-ONLY_ROUNDING = {
+ROUNDING_SETTINGS = {
     "device",
     "compile",
     "accumulate",
@@ -44,7 +44,7 @@ ONLY_ROUNDING = {
     "parallel.reduction",
     "parallel.threads",
 }
-ONLY_LOOKING = {
+RECORDING_SETTINGS = {
     "log_every",
     "eval_every",
     "save_every",
@@ -55,11 +55,12 @@ ONLY_LOOKING = {
     "max_refused",
     "tensorboard",
 }
-ONLY_PLACES = {"data.train", "data.validation", "data.tokenizer"}
-FREE = ONLY_ROUNDING | ONLY_LOOKING | ONLY_PLACES
+DATA_PATHS = {"data.train", "data.validation", "data.tokenizer"}
+FREE = ROUNDING_SETTINGS | RECORDING_SETTINGS | DATA_PATHS
+"""The settings that a resume may change."""
 SAMPLER = "sampler."
 """The start of the fields of the sampler, which has no effect on training."""
-BY_RATE = ("budget.", "schedule.")
+RATE_SETTINGS = ("budget.", "schedule.")
 """Fields that act only through the learning rates."""
 MOST_COMPARED = 10_000
 """In a long run, the number of first steps, and of others, whose learning rates are compared."""
@@ -125,7 +126,7 @@ def find_step_to_continue(checkpoints: CheckpointList, config: TrainConfig, run:
                 checkpoint=str(checkpoints.at(step)),
             )
         except UsageError as error:
-            if error.key is None or not error.key.startswith(BY_RATE):
+            if error.key is None or not error.key.startswith(RATE_SETTINGS):
                 raise
             refusal = refusal or error
             if config.schedule.is_lengthenable:
@@ -209,7 +210,7 @@ def continue_config(
         raise FormatError(message, path=checkpoint, key="plan")
     changes = find_changes(to_plain(before), to_plain(now))
     for name, (old, new) in changes.items():
-        if not name.startswith(BY_RATE):
+        if not name.startswith(RATE_SETTINGS):
             message = (
                 f"{source}: {name} is {new!r}, but the {step} completed steps used {old!r};"
                 " restore it, or start a new run"
