@@ -33,7 +33,7 @@ ORDER = {
     "bytewright.experiments": _names("""
         records evaluation corpora groups results inputs sweep_file listing reuse sweep plan execute
     """),
-    "bytewright.experiments.evaluation": _names("stories token_eval world_eval story_eval documents"),
+    "bytewright.experiments.evaluation": _names("stories token_eval world_eval story_eval"),
     "bytewright.account": _names("""
         devices parameters presets propose tracing flops optimizers ranks memory time predict summary
     """),

@@ -14,14 +14,18 @@ from dataclasses import dataclass
 from decimal import Decimal
 from importlib import resources
 from pathlib import Path
+from typing import Literal
 
 from bytewright.corpus import END_OF_TEXT
-from bytewright.corpus.worldbook.files import grammar_digest, write_worldbook
+from bytewright.corpus.storybook import Written, write_stories
+from bytewright.corpus.worldbook import Split
+from bytewright.corpus.worldbook.files import WorldManifest, grammar_digest, write_worldbook
 from bytewright.corpus.worldbook.world import MAX_PEOPLE, World
 from bytewright.errors import BytewrightError, UsageError, wrong_value
 from bytewright.experiments.records import FLOOR
-from bytewright.formatting import PhaseProgress
+from bytewright.formatting import PhaseProgress, Progress
 from bytewright.storage import atomic, filesystem
+from bytewright.system import usable_cores
 from bytewright.train.config import DataConfig, check_positive
 
 HELD_OUT = 50
@@ -195,79 +199,57 @@ def _write_texts(config: CorpusConfig, folder: Path, progress: PhaseProgress) ->
         return config.text, config.validation
     train, validation, written_last = (folder / name for name in (TRAIN_TEXT, VALIDATION_TEXT, FLOOR))
     if not all(path.is_file() for path in (train, validation, written_last)):
-        if config.storybook is not None:
-            about = _write_stories(config, train, validation, progress)
-        elif config.worldbook is not None:
-            about = _write_world(config, train, validation, progress)
+        if config.text is None:
+            about = _write_books(config, train, validation, progress)
         else:
-            assert config.text is not None
             about = _hold_out(config.text, train, validation, progress)
         atomic.write_document(written_last, about)
     return train, validation
 
 
-def _write_stories(
+def _write_books(
     config: CorpusConfig, train: Path, validation: Path, progress: PhaseProgress
 ) -> dict[str, object]:
-    from bytewright.corpus.storybook import write_stories
-    from bytewright.system import usable_cores
-
-    assert config.storybook is not None
-    write_stories(
-        train,
-        config.storybook,
-        seed=config.seed,
-        split="train",
-        num_workers=usable_cores(),
-        progress=lambda done, total: progress("generate stories", done, total, "bytes"),
-    )
-    written = write_stories(validation, config.validation_size, seed=config.seed, split="validation")
-    return {
-        "text": "storybook",
-        "seed": config.seed,
-        "validation_stories": written.num_stories,
-        "floor_bits_per_byte": written.bits_per_byte,
-    }
-
-
-def _write_world(
-    config: CorpusConfig, train: Path, validation: Path, progress: PhaseProgress
-) -> dict[str, object]:
-    from bytewright.system import usable_cores
-
-    assert config.worldbook is not None
-    write_worldbook(
-        train,
-        config.worldbook,
-        world=config.world,
-        seed=config.seed,
-        num_threads=usable_cores(),
-        progress=lambda done, total: progress("generate documents", done, total, "bytes"),
-    )
-    written = write_worldbook(
-        validation, config.validation_size, world=config.world, seed=config.seed, split="validation"
-    )
-    return {
-        "text": "worldbook",
-        "seed": config.seed,
-        "exponent": config.exponent,
-        "people": config.people,
-        "validation_documents": written.num_documents,
-        "floor_bits_per_byte": written.bits_per_byte,
-    }
+    """Write the training and the validation text of a book; return the contents of corpus.json."""
+    size = config.storybook or config.worldbook
+    assert size is not None
+    phase = "generate stories" if config.storybook is not None else "generate documents"
+    _write_book(config, train, size, "train", lambda done, total: progress(phase, done, total, "bytes"))
+    written = _write_book(config, validation, config.validation_size, "validation")
+    about: dict[str, object] = {"text": "storybook", "seed": config.seed}
+    if isinstance(written, WorldManifest):
+        world = {"exponent": config.exponent, "people": config.people}
+        about |= {"text": "worldbook", **world, "validation_documents": written.num_documents}
+    else:
+        about["validation_stories"] = written.num_stories
+    return about | {"floor_bits_per_byte": written.bits_per_byte}
 
 
 def _write_test(config: CorpusConfig, test: Path) -> None:
-    """Create the test text unless it exists: another stream of documents than the validation text."""
-    if test.is_file():
-        return
-    if config.worldbook is not None:
-        write_worldbook(test, config.num_test_bytes, world=config.world, seed=config.seed, split="test")
-    else:
-        from bytewright.corpus.storybook import write_stories
+    """Create the test text unless it exists: other documents than those of the validation text."""
+    if not test.is_file():
+        _write_book(config, test, config.num_test_bytes, "test")
 
-        # The storybook has two splits; the test stories are validation stories of another seed.
-        write_stories(test, config.num_test_bytes, seed=config.seed + 1, split="validation")
+
+def _write_book(
+    config: CorpusConfig, path: Path, size: int, split: Split, progress: Progress | None = None
+) -> Written | WorldManifest:
+    """Write the documents of one split of the storybook or of the world book."""
+    num_workers = usable_cores() if split == "train" else 1
+    if config.worldbook is not None:
+        return write_worldbook(
+            path,
+            size,
+            world=config.world,
+            seed=config.seed,
+            split=split,
+            num_threads=num_workers,
+            progress=progress,
+        )
+    # The storybook has two splits; the test stories are validation stories of another seed.
+    seed = config.seed + 1 if split == "test" else config.seed
+    of_book: Literal["train", "validation"] = "train" if split == "train" else "validation"
+    return write_stories(path, size, seed=seed, split=of_book, num_workers=num_workers, progress=progress)
 
 
 def _hold_out(source: Path, train: Path, validation: Path, progress: PhaseProgress) -> dict[str, object]:

@@ -294,7 +294,7 @@ def fit_to_memory(config: TrainConfig, machine: Device, *, name: str) -> TrainCo
         fitted = in_more_parts(fitted)
     message = (
         f"{name} does not fit into memory: one window is predicted to need {format_size(needed)}, but"
-        f" {format_size(machine.memory_bytes)} are available"
+        f" {format_size(machine.memory_bytes)} are available; use a smaller model or a shorter context"
     )
     raise UsageError(message, expected=machine.memory_bytes, found=needed)
 

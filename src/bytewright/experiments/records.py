@@ -7,7 +7,7 @@ folders are removed. Its status is `Run.status`.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -161,24 +161,20 @@ def measured_costs(lines: Sequence[Line]) -> dict[str, float]:
 
 def read_floor(validation: object) -> float | None:
     """Return the entropy of a validation text in bits per byte, from the corpus.json near its tokens."""
-    if not isinstance(validation, str):
-        return None
-    for folder in Path(validation).parents[:2]:
-        floor = read_if_present(folder / FLOOR).get("floor_bits_per_byte")
-        if is_finite(floor):
-            return float(floor)
-    return None
+    floors = (fields.get("floor_bits_per_byte") for fields in _read_corpus_fields(validation))
+    return next((float(floor) for floor in floors if is_finite(floor)), None)
 
 
 def read_corpus_name(data: object) -> str | None:
     """Return the name of a generated text, such as "storybook", from the corpus.json near its tokens."""
-    if not isinstance(data, str):
-        return None
-    for folder in Path(data).parents[:2]:
-        name = read_if_present(folder / FLOOR).get("text")
-        if isinstance(name, str):
-            return name
-    return None
+    names = (fields.get("text") for fields in _read_corpus_fields(data))
+    return next((name for name in names if isinstance(name, str)), None)
+
+
+def _read_corpus_fields(tokens: object) -> Iterator[dict[str, Any]]:
+    """Yield the contents of corpus.json in the two folders above a token file; of a missing file, nothing."""
+    for folder in Path(tokens).parents[:2] if isinstance(tokens, str) else ():
+        yield read_if_present(folder / FLOOR)
 
 
 def _object_in(outcome: Mapping[str, Any], name: str, run: Path) -> dict[str, Any]:

@@ -154,12 +154,12 @@ class _Expansion:
     def _trial(self, labels: Labels, values: Labels, seed: int | None) -> Trial:
         of_seed = {} if seed is None else {"seed": seed}
         config, corpus, sampling = self._build(values | of_seed)
-        telling = labels
+        shown = labels
         if self.centre:
-            telling = {key: value for key, value in labels.items() if self.centre[key] != value}
-            telling = telling or {"variant": "baseline"}
+            shown = {key: value for key, value in labels.items() if self.centre[key] != value}
+            shown = shown or {"variant": "baseline"}
         return Trial(
-            name=_name(telling | of_seed, self.varied),
+            name=_name(shown | of_seed, self.varied),
             labels=labels | of_seed,
             config=config,
             corpus=corpus,
@@ -194,7 +194,7 @@ class _Expansion:
             raise
         return config, corpus, sampling
 
-    def _check_base(self, complaint: str, corpus: CorpusConfig | None) -> None:
+    def _check_base(self, message_of_sweep: str, corpus: CorpusConfig | None) -> None:
         """Raise `BaseRecipeError` if the base recipe alone causes the same error."""
         fields, source = _copy(self.file.base), str(self.file.base_path)
         if corpus is not None:
@@ -202,7 +202,7 @@ class _Expansion:
         try:
             build(TrainConfig, fields, source=source)
         except UsageError as error:
-            if str(error) == source + complaint:
+            if str(error) == source + message_of_sweep:
                 raise BaseRecipeError(
                     str(error), path=source, key=error.key, expected=error.expected, found=error.found
                 ) from None

@@ -11,13 +11,13 @@ another is coded the same way. So the bits of a model are comparable with the -l
 The windows of `train.evaluate` may begin inside a story. They lack its beginning, so their loss is higher.
 `evaluate_text` evaluates the model of a run on a text file. If all its stories belong to the language of the
 storybook, their entropy is the floor. Documents of the world book may be longer than the context, and their
-bits are accounted for choice by choice (`world_eval`).
+bits are accounted for choice by choice (`world_eval`). `evaluate_documents` returns bits per byte alone.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -149,6 +149,23 @@ def evaluate_text(
     except UsageError as error:
         raise UsageError.at(file, error) from None
     return TextEvaluation(evaluation, find_floor(file, len(text.stories)))
+
+
+def evaluate_documents(
+    run: Path, files: Mapping[str, Path], *, device: DeviceName = "auto"
+) -> dict[str, float]:
+    """Return the bits per byte of the documents of each file, for the last checkpoint of a run.
+
+    Documents that are longer than the context are read in overlapping windows (`token_eval`).
+    """
+    saved = open_model(run, which="last")
+    model = saved.load(device=select_device(device), precision=saved.training_precision)
+    found = {}
+    for name, file in files.items():
+        text = StoryTokens.read(file, saved.run.tokenizer)
+        bits = sum(float(each.sum()) for each in evaluate_tokens(model, text.stories, text.end))
+        found[name] = bits / sum(int(text.token_bytes[story].sum()) for story in text.stories)
+    return found
 
 
 def _evaluate_world(
