@@ -19,7 +19,7 @@ def _names(text: str) -> list[str]:
 
 ORDER = {
     "bytewright": _names("""
-        errors field_docs formatting registry system executors shipped_recipes
+        errors formatting registry system executors shipped_recipes
         storage plugins _native torch_environment data corpus tokenizer model optim parallel account generate
         train experiments laws interop report serve studio demo cli __main__
     """),
@@ -35,9 +35,9 @@ ORDER = {
     """),
     "bytewright.experiments.evaluation": _names("stories token_eval world_eval story_eval"),
     "bytewright.account": _names("""
-        devices parameters presets propose tracing flops optimizers ranks memory time predict summary
+        devices parameters shapes tracing flops optimizers ranks memory time predict summary
     """),
-    "bytewright.account.memory": _names("activations inference textbook training ranks"),
+    "bytewright.account.memory": _names("inference textbook training ranks"),
 }
 """The parts of bytewright, and the modules of its largest packages, each after everything it imports."""
 

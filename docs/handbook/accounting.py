@@ -19,7 +19,7 @@ from bytewright.account import (
 from bytewright.account.flops import growth, training_flops_per_token
 from bytewright.account.parameters import count_parameters
 from bytewright.account.predict import TOKENS_PER_PARAMETER
-from bytewright.account.propose import RATIO, TOLERANCE
+from bytewright.account.shapes import RATIO, TOLERANCE
 from bytewright.account.time import roofline
 from bytewright.model import ModelConfig
 

@@ -198,7 +198,7 @@ def test_gb_and_gib_give_different_batches(run: RunCommand) -> None:
     shape = ["--preset", "gpt2-xl", "--context", "128"]
     decimal = figures(run, *shape, "--memory", "80GB")["largest_batches"]
     binary = figures(run, *shape, "--memory", "80GiB")["largest_batches"]
-    assert decimal["simplified inventory"] < binary["simplified inventory"]
+    assert decimal["textbook formula"] < binary["textbook formula"]
 
 
 def test_days_are_computed_from_a_given_utilisation(run: RunCommand) -> None:

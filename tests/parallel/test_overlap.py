@@ -8,9 +8,8 @@ from torch.nn import Parameter
 
 from bytewright.model import ModelConfig, TransformerLM, language_model_loss
 from bytewright.optim.build import build_optimizer
-from bytewright.parallel.overlap import OverlappedSum
 from bytewright.parallel.rank_group import RankGroup
-from bytewright.parallel.replicate import Reduction
+from bytewright.parallel.replicate import OverlappedSum, Reduction
 from bytewright.train.config import OptimizerConfig
 from bytewright.train.step import TrainStep
 from forked_ranks import run_ranks

@@ -3,9 +3,9 @@
 `account(config)` returns all of them at once (`summary`). Read `parameters` and `flops` first; each module
 documents its formulas. The parts of a model state their own costs, or `tracing` measures them. `optimizers`
 has the update rules, `memory/` the memory of training and generation, and `ranks` what several ranks send.
-`time` predicts a step from the rates in `devices`, and `predict` a whole run.
-`presets` and `propose` have model configs. Tests compare the predictions with built models, and docs/results
-compares them with measurements on a GPU. Depends on `model` and `optim`.
+`time` predicts a step from the rates in `devices`, and `predict` a whole run. `shapes` has model configs.
+Tests compare the predictions with built models, and docs/results compares them with measurements on a GPU.
+Depends on `model` and `optim`.
 
     account(find_preset("gpt2-xl")).parameters.total
 """
@@ -28,9 +28,8 @@ if TYPE_CHECKING:
     from bytewright.account.optimizers import UpdateCost, state_bytes, update_cost
     from bytewright.account.parameters import ParameterCount, count_parameters
     from bytewright.account.predict import TrainingCosts, TrainingSetup, predict_training, training_costs
-    from bytewright.account.presets import PRESETS, find_preset
-    from bytewright.account.propose import propose_shape
     from bytewright.account.ranks import Ranks, sent_bytes
+    from bytewright.account.shapes import PRESETS, find_preset, propose_shape
     from bytewright.account.summary import Account, TimeAccount, account, largest_batches, time_on
     from bytewright.account.time import StepPart, roofline, training_days
     from bytewright.formatting import parse_bytes

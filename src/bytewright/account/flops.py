@@ -30,7 +30,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bytewright.account.presets import GPT2_FAMILY, find_preset
+from bytewright.account.shapes import GPT2_FAMILY, find_preset
 from bytewright.account.tracing import costs_of
 from bytewright.errors import BytewrightError, wrong_value
 from bytewright.model.config import ModelConfig

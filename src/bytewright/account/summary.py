@@ -92,7 +92,7 @@ class Account:
             "matmuls": [dataclasses.asdict(it) | {"flops": it.flops} for it in self.matmuls],
             "flops": _flops_to_dict(self.flops, self.tokens),
             "causal_flops": _flops_to_dict(self.causal_flops, self.tokens),
-            "inventory": {
+            "textbook": {
                 "parameters": str(self.textbook_memory.parameters_formula),
                 "bytes_per_sequence": str(self.textbook_memory.per_sequence_formula),
                 "a": self.textbook_memory.a,
@@ -123,7 +123,7 @@ class Account:
 def account(config: ModelConfig, *, batch_size: int = 1, num_tokens: int | None = None) -> Account:
     """Return the costs of a model for `batch_size` sequences of `num_tokens` tokens (default: the context).
 
-    >>> from bytewright.account.presets import find_preset
+    >>> from bytewright.account.shapes import find_preset
     >>> xl = account(find_preset("gpt2-xl"))
     >>> xl.parameters.total, xl.flops.forward
     (2127057600, 4513336524800)
@@ -159,7 +159,7 @@ def account(config: ModelConfig, *, batch_size: int = 1, num_tokens: int | None 
 
 def largest_batches(account: Account, memory_bytes: float) -> dict[str, int]:
     """Return the largest batch that fits into `memory_bytes` for each setting; 0 if none fits."""
-    found = {"simplified inventory": account.textbook_memory.largest_batch(memory_bytes)}
+    found = {"textbook formula": account.textbook_memory.largest_batch(memory_bytes)}
     for setting in SETTINGS:
         found[setting.name] = largest_batch(
             _with_implementation(account.config, setting),

@@ -7,7 +7,7 @@ bandwidth seconds for its memory traffic. The larger of the two is its lower bou
 a lower bound of the step. One measured step gives the efficiency: the share of the roofline that a machine
 reaches. With it the time of other sizes can be predicted.
 
-The traffic is that of the fused implementation, in the letters of `activations`. A product moves
+The traffic is that of the fused implementation, in the letters of `memory.training`. A product moves
 s·(m·k + k·n + m·n) bytes. Attention reads q, k, v and writes the result; its backward pass moves twice as
 much. The other operations, compiled:
 
@@ -59,7 +59,7 @@ def training_days(
 ) -> float:
     """Return the days of `num_steps` updates with `batch_size` sequences at full context.
 
-    >>> from bytewright.account.presets import find_preset
+    >>> from bytewright.account.shapes import find_preset
     >>> xl = find_preset("gpt2-xl")
     >>> round(training_days(xl, num_steps=400_000, batch_size=1024, flops_per_second=19.5e12))
     6584

@@ -167,7 +167,7 @@ class AccountFor:
         if self.config is not None:
             options.require_file(find_recipe(self.config))
         from bytewright.account import account, largest_batches, time_on, training_costs
-        from bytewright.account.propose import format_table
+        from bytewright.account.shapes import format_table
         from bytewright.cli import account_tables
 
         model, plan = self._model()

@@ -161,7 +161,7 @@ def _print_memory(account: Account, memory: str | None, batches: Mapping[str, in
     out.print(f"  b = 16·P = {format_size(textbook.b)}")
     out.print(f"  a·{account.batch_size} + b = {format_size(textbook.peak(account.batch_size))}")
     if memory:
-        out.print(f"  largest batch in {memory}: {batches['simplified inventory']:,}")
+        out.print(f"  largest batch in {memory}: {batches['textbook formula']:,}")
     headings = ["GB", "peak", "GiB", "at", "weights", "gradients", "state", "kept", "of it T²", "logits"]
     headings += ["other", *([f"largest batch in {memory}"] if memory else [])]
     rows = []

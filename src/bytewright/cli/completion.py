@@ -14,8 +14,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 import tyro
 
-from bytewright.field_docs import describe_fields
 from bytewright.shipped_recipes import list_recipes
+from bytewright.storage.config_reader import describe_fields
 
 Shell = Literal["bash", "zsh", "fish"]
 RECIPE_COMMANDS = {"train": "train", "sweep": "sweep", "recipes": None}

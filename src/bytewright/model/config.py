@@ -18,10 +18,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, get_args
 
 from bytewright.errors import UsageError, wrong_value
-from bytewright.field_docs import described
 from bytewright.plugins import errors_of_part
 from bytewright.registry import Registry, attentions, feed_forwards, norms, positions
-from bytewright.storage.config_reader import list_options, read_options
+from bytewright.storage.config_reader import document_fields, list_options, read_options
 
 NormPlace = Literal["pre", "post", "none"]
 Implementation = Literal["fused", "reference"]
@@ -70,7 +69,7 @@ PARTS: Mapping[str, PartField] = {
 """The parts of a model."""
 
 
-@described
+@document_fields
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
     """Sizes and choices of one Transformer language model.

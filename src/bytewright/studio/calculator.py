@@ -25,7 +25,7 @@ from bytewright.account import (
     training_costs,
     training_memory,
 )
-from bytewright.account.propose import FEWEST, MOST, format_table
+from bytewright.account.shapes import FEWEST, MOST, format_table
 from bytewright.errors import UsageError
 from bytewright.model import ModelConfig
 from bytewright.registry import optimizers

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from bytewright.errors import UsageError, wrong_value
-from bytewright.field_docs import described
 from bytewright.model import ModelConfig
 from bytewright.optim.schedules import (
     PROVIDED,
@@ -28,7 +27,7 @@ from bytewright.optim.schedules import (
     schedule_position,
 )
 from bytewright.registry import losses, optimizers, schedules
-from bytewright.storage.config_reader import read_options
+from bytewright.storage.config_reader import document_fields, read_options
 
 DeviceName = Literal["auto", "cpu", "cuda", "mps"]
 Precision = Literal["fp32", "bf16"]
@@ -40,7 +39,7 @@ MAX_FLOAT32 = (2 - 2**-23) * 2.0**127
 """The largest finite float32, the type of the learning rates of a step."""
 
 
-@described
+@document_fields
 @dataclass(frozen=True, kw_only=True)
 class DataConfig:
     """The files of tokens, and how to cut windows from them."""
@@ -83,7 +82,7 @@ class DataConfig:
         return dataclasses.replace(self, **changed)
 
 
-@described
+@document_fields
 @dataclass(frozen=True, kw_only=True)
 class BudgetConfig:
     """The limits of a run, which ends at the first that it reaches."""
@@ -113,7 +112,7 @@ class BudgetConfig:
         return min(limits, default=None)
 
 
-@described
+@document_fields
 @dataclass(frozen=True, kw_only=True)
 class OptimizerConfig:
     """The update rule and its settings. The learning rates are peaks; the schedule scales them."""
@@ -161,7 +160,7 @@ class OptimizerConfig:
                 raise wrong_value(f"optimizer.{name}", "at least 0 and less than 1", getattr(self, name))
 
 
-@described
+@document_fields
 @dataclass(frozen=True, kw_only=True)
 class ScheduleConfig:
     """The learning rate over the run, as a fraction of its peak."""
@@ -223,7 +222,7 @@ class ScheduleConfig:
         return self.factor(schedule_position(t, plan), plan[0][1])
 
 
-@described
+@document_fields
 @dataclass(frozen=True, kw_only=True)
 class LossConfig:
     """What training minimises. Evaluations always measure the cross-entropy, so that runs are comparable."""
@@ -242,7 +241,7 @@ class LossConfig:
         object.__setattr__(self, "options", options)
 
 
-@described
+@document_fields
 @dataclass(frozen=True, kw_only=True)
 class SamplerConfig:
     """How the samples of text (`sample_every`) are drawn, at temperature 0.8."""
@@ -261,7 +260,7 @@ class SamplerConfig:
         object.__setattr__(self, "options", options)
 
 
-@described
+@document_fields
 @dataclass(frozen=True, kw_only=True)
 class ParallelConfig:
     """How several processes (ranks), which torchrun starts, train one run together."""
@@ -281,7 +280,7 @@ class ParallelConfig:
         check_positive({"threads": self.threads}, "parallel.")
 
 
-@described
+@document_fields
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig:
     """The configuration of one run."""

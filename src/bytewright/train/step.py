@@ -28,8 +28,7 @@ from bytewright.model.fused import LanguageModelLoss as Loss
 from bytewright.optim.clip import clip_gradients
 from bytewright.optim.fused import apply_clipped, fused_updates, has_step_hooks
 from bytewright.optim.reference import step_if
-from bytewright.parallel.overlap import OverlappedSum
-from bytewright.parallel.replicate import Reduction
+from bytewright.parallel.replicate import OverlappedSum, Reduction
 from bytewright.parallel.tree import RunningSum, TreeSum
 from bytewright.registry import is_built_in
 

@@ -41,7 +41,7 @@ def inference_memory(
 ) -> InferenceMemory:
     """Return the memory for `batch_size` sequences of up to `num_tokens` tokens (default: the context).
 
-    >>> from bytewright.account.presets import find_preset
+    >>> from bytewright.account.shapes import find_preset
     >>> inference_memory(find_preset("gpt2-xl")).cache  # 2 numbers · 2 bytes · 48 · 1024 · 1600
     314572800
     """
@@ -62,7 +62,7 @@ def flops_of_token(config: ModelConfig, position: int) -> int:
     Outside attention these are the products of a sequence of one token. In every layer, each of the
     `position + 1` keys costs 2·d for its score and 2·d for its value.
 
-    >>> from bytewright.account.presets import find_preset
+    >>> from bytewright.account.shapes import find_preset
     >>> xl = find_preset("gpt2-xl")
     >>> in_matrices = 50_257 * 1600 + 48 * (4 * 1600**2 + 3 * 1600 * 6400)
     >>> flops_of_token(xl, position=1023) == 2 * in_matrices + 48 * 4 * 1600 * 1024

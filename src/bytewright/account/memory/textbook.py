@@ -63,7 +63,7 @@ class TextbookMemory:
 def textbook_estimate(config: ModelConfig, num_tokens: int | None = None) -> TextbookMemory:
     """Return the textbook's estimate for `config` and `num_tokens` (default: the full context).
 
-    >>> from bytewright.account.presets import find_preset
+    >>> from bytewright.account.shapes import find_preset
     >>> xl = textbook_estimate(find_preset("gpt2-xl"))
     >>> print(xl.per_sequence_formula)
     32·L·T·d + 8·H·L·T² + 16·L·T·f + 4·T·d + 8·T·V
@@ -96,7 +96,7 @@ def textbook_estimate(config: ModelConfig, num_tokens: int | None = None) -> Tex
 def parameters_formula(config: ModelConfig) -> Expression:
     """Return the formula of the number of parameters.
 
-    >>> from bytewright.account.presets import find_preset
+    >>> from bytewright.account.shapes import find_preset
     >>> print(parameters_formula(find_preset("gpt2-xl")))
     2·V·d + 4·L·d² + 3·L·d·f + 2·L·d + d
     """

@@ -12,7 +12,29 @@ number. The other tensors peak at one of a few moments, and the result is the la
 The backward pass of a block frees the block's tensors and adds the gradients of its weights. If the gradients
 are larger, the peak is in the first block instead of the last, so both are computed. The docstrings below
 count the temporaries of each moment. Tests compare all figures with the bytes that are alive after every
-operation. `activations` lists the kept tensors, and `optimizers` the memory of the update rules.
+operation. `optimizers` has the memory of the update rules.
+
+Autograd keeps the inputs of gradients, each storage once. With N = batch·tokens, d = d_model, f = d_ff,
+H heads, c = the width of all key heads, A = N·T·H scores, and s bytes per number of the computation (4 in
+fp32, 2 in bf16; norms and softmax always use 4):
+
+    norm          (4 + 4 + s)·N·d     its input in float32, the input divided by its rms, the output
+    attention     reference: q, k, v of every head and the merged result, 4·s·N·d, and
+                  (4 + 4 + s)·A       scores, their exponentials, the weights
+                  fused: the joined projection s·N·(d + 2c), q and k again if rotated or normalised,
+                  the result s·N·d, a normaliser per row and head 4·N·H, and no scores
+    ffn           gated, reference: gate, its sigmoid, SiLU, up, their product: 5·s·N·f
+                  gated, fused: gate and up joined, SiLU, product: 4·s·N·f (3 with our kernel)
+                  ungated: 3·s·N·f
+    weights       in bf16 a copy of each matrix, and for joined matrices a joined copy: s each
+
+A compiler keeps less, because the backward pass recomputes cheap operations. It keeps 2·s·N·d of a norm (the
+residual stream and the output), 2·s·A of the reference scores, 3·s·N·f of a gated layer, and 2·s·N·f of an
+ungated one.
+
+The kept bytes are exact to a few per mille: rotary tables and one number per token and norm are left out. The
+formulas are in the classes of the parts (`model.layers`, `model.attention`, `model.fused`); a part that
+states none is traced (`tracing`).
 """
 
 from __future__ import annotations
@@ -20,10 +42,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from bytewright.account.memory.activations import kept_after_blocks, kept_by_block
 from bytewright.account.optimizers import AnyOptimizer, has_fused_update, state_bytes, update_temporaries
 from bytewright.account.parameters import count_parameters
-from bytewright.account.tracing import costs_of
+from bytewright.account.tracing import PartKind, costs_of
 from bytewright.errors import wrong_value
 from bytewright.model.config import Implementation, ModelConfig
 from bytewright.model.costs import WIDE, DeviceKind, Kept, Precision, StepShape
@@ -179,7 +200,7 @@ class StepMemory:
         self.ffn_parameters = WIDE * count.feed_forward // x.config.num_layers
         self.state = state_bytes(x.config, optimizer)
         self.temporaries_of_update = update_temporaries(x, optimizer, is_fused=self.has_fused_update)
-        self.block, self.after = kept_by_block(x), kept_after_blocks(x)
+        self.block, self.after = _kept_by_block(x), _kept_after_blocks(x)
         self.norm_costs = costs_of("norm", x)
         self.attention_costs, self.ffn_costs = costs_of("attention", x), costs_of("ffn", x)
 
@@ -302,6 +323,31 @@ class StepMemory:
             for key, value in extra.items():
                 parts[key] = parts.get(key, 0) + value
         return Moment(name=name, parts=parts)
+
+
+def _kept_by_block(x: StepShape) -> list[Kept]:
+    """Return the tensors that one block keeps."""
+    kept = [*_kept_by("attention", x, "attention"), *_kept_by("ffn", x, "ffn")]
+    if x.config.norm == "none":
+        stream = x.s * x.N * x.d
+        kept.append(Kept("residual stream before attention", stream, sublayer="attention"))
+        kept.append(Kept("residual stream before ffn", stream, sublayer="ffn"))
+    else:
+        kept += [*_kept_by("norm", x, "ln1"), *_kept_by("norm", x, "ln2")]
+    return kept
+
+
+def _kept_after_blocks(x: StepShape) -> list[Kept]:
+    """Return the tensors that are kept once: of the final norm, the embeddings or the last hidden states."""
+    if x.config.norm == "pre":
+        return _kept_by("norm", x, "ln_final")
+    name = "embeddings of the tokens" if x.config.norm == "post" else "hidden states"
+    return [Kept(name, x.s * x.N * x.d, sublayer="head")]
+
+
+def _kept_by(kind: PartKind, x: StepShape, sublayer: str) -> list[Kept]:
+    prefix = f"{sublayer}: " if kind == "norm" else ""
+    return [kept._replace(name=prefix + kept.name, sublayer=sublayer) for kept in costs_of(kind, x).kept]
 
 
 def _sum(kept: Sequence[Kept], kind: str | None = None) -> int:

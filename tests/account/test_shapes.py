@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bytewright.account import count_parameters, propose_shape
-from bytewright.account.propose import FEWEST, MOST, format_table
+from bytewright.account.shapes import FEWEST, MOST, format_table
 from bytewright.errors import UsageError
 from bytewright.model import ModelConfig
 from bytewright.registry import feed_forwards

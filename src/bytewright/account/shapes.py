@@ -1,6 +1,10 @@
-"""Propose a model shape for a number of parameters.
+"""Model configs: presets with a name, and a proposed shape for a number of parameters.
 
-The rule has four parts:
+The presets are the base experiment and the GPT-2 family. The latter have the published sizes (vocabulary,
+context, width, depth, heads) with our architecture: rotary positions, RMSNorm, a gated feed-forward layer of
+4·d_model, an untied head, and no biases. They have more parameters than the original models.
+
+`propose_shape` follows a rule of four parts:
 
     width      a multiple of 16 below 256, of 32 below 512, of 64 below 1,024, and of 128 from there on
     heads      of 16 dimensions below a width of 256, of 32 below 512, of 64 below 2,048, and else of 128
@@ -23,7 +27,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from bytewright.account.parameters import count_parameters
-from bytewright.errors import UsageError, wrong_value
+from bytewright.errors import UsageError, suggest, wrong_value
 from bytewright.model.config import ModelConfig
 
 TOLERANCE = 0.02
@@ -34,6 +38,50 @@ VOCABULARIES = (50_257, 32_000, 10_000, 4_096, 1_024)
 CONTEXT_LENGTH = 1024
 FEWEST, MOST = 1_000_000, 10**12
 """The limits of the number of parameters; below, the smallest layer is too large a step."""
+
+
+# Presets
+
+
+def _gpt2(d_model: int, num_layers: int, num_heads: int) -> ModelConfig:
+    return ModelConfig(
+        vocab_size=50_257,
+        context_length=1024,
+        d_model=d_model,
+        num_layers=num_layers,
+        num_heads=num_heads,
+        d_ff=4 * d_model,
+    )
+
+
+PRESETS: Mapping[str, ModelConfig] = {
+    "base": ModelConfig(
+        vocab_size=10_000, context_length=256, d_model=512, num_layers=4, num_heads=16, d_ff=1344
+    ),
+    "gpt2-small": _gpt2(768, 12, 12),
+    "gpt2-medium": _gpt2(1024, 24, 16),
+    "gpt2-large": _gpt2(1280, 36, 20),
+    "gpt2-xl": _gpt2(1600, 48, 25),
+}
+
+GPT2_FAMILY = ("gpt2-small", "gpt2-medium", "gpt2-large", "gpt2-xl")
+
+
+def find_preset(name: str) -> ModelConfig:
+    """Return the preset with this name.
+
+    >>> find_preset("gpt2-xl").d_model
+    1600
+    >>> find_preset("gtp2-xl")
+    Traceback (most recent call last):
+    bytewright.errors.UsageError: unknown preset 'gtp2-xl'; did you mean gpt2-xl?
+    """
+    if name not in PRESETS:
+        raise UsageError(f"unknown preset {name!r}{suggest(name, PRESETS)}", key="preset", found=name)
+    return PRESETS[name]
+
+
+# A shape for a number of parameters
 
 
 def _step(width: int, wide: int) -> int:
