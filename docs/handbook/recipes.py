@@ -7,9 +7,9 @@ import types
 from pathlib import Path
 from typing import Literal, Union, get_args, get_origin, get_type_hints
 
-from bytewright.field_docs import describe_fields
 from bytewright.model import ModelConfig
 from bytewright.registry import REGISTRIES
+from bytewright.storage.config_reader import describe_fields
 from bytewright.train.config import (
     BudgetConfig,
     DataConfig,

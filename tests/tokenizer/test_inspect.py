@@ -152,12 +152,12 @@ def test_overlap_counts_shared_tokens_and_merges_and_lists_the_rest_by_age() -> 
     assert (same.num_shared_tokens, same.only_in_first, same.only_in_second) == (268, [], [])
 
 
-def test_the_first_divergence_is_the_first_difference_or_the_end_of_the_shorter() -> None:
+def test_the_first_difference_is_the_first_difference_or_the_end_of_the_shorter() -> None:
     ab, cd = (b"a", b"b"), (b"c", b"d")
-    assert inspect.first_divergence([ab, cd], [ab, cd]) is None
-    assert inspect.first_divergence([ab], [cd]) == inspect.Divergence(0, ab, cd)
-    assert inspect.first_divergence([ab, cd], [ab]) == inspect.Divergence(1, cd, None)
-    assert inspect.first_divergence([], [ab]) == inspect.Divergence(0, None, ab)
+    assert inspect.first_difference([ab, cd], [ab, cd]) is None
+    assert inspect.first_difference([ab], [cd]) == inspect.MergeDifference(0, ab, cd)
+    assert inspect.first_difference([ab, cd], [ab]) == inspect.MergeDifference(1, cd, None)
+    assert inspect.first_difference([], [ab]) == inspect.MergeDifference(0, None, ab)
 
 
 @given(st.text(alphabet="abc ", min_size=1, max_size=60), st.integers(0, 6))

@@ -69,18 +69,18 @@ COMMANDS: Mapping[str, tuple[str, str, str]] = {
     "corpus get": ("texts.corpus", "GetCorpus", "download a public corpus"),
     "corpus stats": ("texts.corpus", "MeasureCorpus", "count the words and documents of a text file"),
     "corpus text": ("texts.corpus", "WriteText", "convert documents of any format to plain text"),
-    "corpus storybook": ("texts.corpus", "WriteStorybook", "generate stories whose entropy is known"),
+    "corpus storybook": ("texts.books", "WriteStorybook", "generate stories whose entropy is known"),
     "corpus storybook-tasks": (
         "models.exchange",
         "WriteStorybookTasks",
         "write questions about stories for lm-eval",
     ),
     "corpus worldbook": (
-        "texts.worldbook",
+        "texts.books",
         "WriteWorldbook",
         "generate documents about a world of known entropy",
     ),
-    "corpus check": ("texts.corpus", "CheckStories", "check which stories or documents follow their grammar"),
+    "corpus check": ("texts.books", "CheckStories", "check which stories or documents follow their grammar"),
     "tokenizer train": ("texts.tokenizer", "TrainTokenizer", "learn a vocabulary from text"),
     "tokenizer encode": ("texts.tokenizer", "EncodeText", "convert text to token ids"),
     "tokenizer encode-pairs": (

@@ -74,7 +74,7 @@ class RunSweep:
     def run(self) -> int:
         """Plan and execute the runs, and write the report."""
         options.require_at_least(1, self.jobs, "--jobs")
-        if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        if os.environ.get("WORLD_SIZE", "1") != "1":
             message = "a sweep cannot run under torchrun; start it without, and use --jobs for several GPUs"
             raise UsageError(message, key="WORLD_SIZE")
         paths = [

@@ -287,7 +287,7 @@ class Evaluate:
             console.print_line(describe_recorded(recorded))
 
     def _evaluate_stories(self, text: Path) -> None:
-        from bytewright.cli.texts import worldbook
+        from bytewright.cli.texts.books import print_excess
         from bytewright.experiments.evaluation.story_eval import evaluate_text
         from bytewright.train.metrics import finite
         from bytewright.train.run import open_model
@@ -326,7 +326,7 @@ class Evaluate:
         rows["stories"] = f"{len(measured.evaluation.bits):,}"
         console.print_table(("", ""), rows.items())
         if measured.excess is not None:
-            worldbook.print_excess(measured.excess, len(measured.evaluation.bits))
+            print_excess(measured.excess, len(measured.evaluation.bits))
 
     def _answer_questions(self, folder: Path) -> None:
         from bytewright.interop.endings import read_tasks, score_questions

@@ -196,7 +196,7 @@ def overlap(first: Vocabulary, second: Vocabulary) -> Overlap:
 
 
 @dataclass(frozen=True)
-class Divergence:
+class MergeDifference:
     """The first position where two lists of merges differ; None after the end of a list."""
 
     index: int
@@ -204,15 +204,15 @@ class Divergence:
     second: Merge | None
 
 
-def first_divergence(first: Sequence[Merge], second: Sequence[Merge]) -> Divergence | None:
+def first_difference(first: Sequence[Merge], second: Sequence[Merge]) -> MergeDifference | None:
     """Return the first difference of two lists of merges, or None if they are equal.
 
-    >>> first_divergence([(b"a", b"b"), (b"c", b"d")], [(b"a", b"b"), (b"e", b"f")])
-    Divergence(index=1, first=(b'c', b'd'), second=(b'e', b'f'))
+    >>> first_difference([(b"a", b"b"), (b"c", b"d")], [(b"a", b"b"), (b"e", b"f")])
+    MergeDifference(index=1, first=(b'c', b'd'), second=(b'e', b'f'))
     """
     for index, (left, right) in enumerate(zip_longest(first, second)):
         if left != right:
-            return Divergence(index, left, right)
+            return MergeDifference(index, left, right)
     return None
 
 

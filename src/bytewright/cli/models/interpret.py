@@ -253,12 +253,12 @@ def _show(tokenizer: Tokenizer, id: int) -> str:
     """Return a token for a table; a model can have ids that its tokenizer lacks."""
     from bytewright.tokenizer.inspect import show_token
 
-    return show_token(tokenizer.decode_bytes([id]), WIDTH) if id < tokenizer.vocab_size else f"id {id}"
+    return show_token(tokenizer.vocab[id], WIDTH) if id in tokenizer.vocab else f"id {id}"
 
 
 def _describe(tokenizer: Tokenizer, id: int) -> dict[str, Any]:
-    """Return a token as JSON values."""
-    return {"id": id, "bytes": tokenizer.decode_bytes([id]).hex(), "shown": _show(tokenizer, id)}
+    """Return a token as JSON values; an id without a token has no bytes."""
+    return {"id": id, "bytes": tokenizer.vocab.get(id, b"").hex(), "shown": _show(tokenizer, id)}
 
 
 def _print_heads(weights: Tensor) -> None:

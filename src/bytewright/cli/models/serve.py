@@ -102,7 +102,9 @@ class Serve:
             from bytewright.serve.guard import GuardOptions
             from bytewright.serve.server import ServerOptions, serve
             from bytewright.serve.service import EngineOptions
-        except ImportError as error:
+        except ModuleNotFoundError as error:
+            if str(error.name).startswith("bytewright"):
+                raise
             message = (
                 f"serve needs packages that are not installed ({error}); pip install 'bytewright[serve]'"
             )

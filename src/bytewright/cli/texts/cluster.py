@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING
 from bytewright.cli import console
 from bytewright.errors import UsageError
 from bytewright.executors import open_cluster
-from bytewright.formatting import format_bytes, format_seconds
+from bytewright.formatting import PhaseProgress, format_bytes, format_seconds
 
 if TYPE_CHECKING:
+    from bytewright.corpus.ranges import TextRange
     from bytewright.corpus.stats import CorpusStats
     from bytewright.corpus.storybook import Split, Written
     from bytewright.tokenizer import Tokenizer, TrainingProgress, TrainingResult
@@ -41,25 +42,16 @@ def train_tokenizer_on(
     min_count: int,
 ) -> TrainingResult:
     """Count words on a cluster, then learn merges here."""
-    from bytewright.corpus.ranges import check_plain, list_sources
     from bytewright.tokenizer import Phase, train_tokenizer
-    from bytewright.tokenizer.cluster import count_on, cut_texts
+    from bytewright.tokenizer.cluster import count_on
     from bytewright.tokenizer.train import check_special_tokens, check_vocab_size
 
     check_vocab_size(vocab_size, check_special_tokens(special_tokens))
-    found = list_sources(sources)
-    for source in found:
-        check_plain(source)
     started = time.perf_counter()
     with console.progress() as show:
-        ranges = cut_texts(
-            found,
-            special_tokens,
-            pattern=pattern,
-            progress=lambda done, total: show("cut", done, total, "bytes"),
-        )
+        ranges = _cut(sources, special_tokens, pattern, show)
         if not ranges:
-            raise UsageError.at(found[0], "the texts are empty")
+            raise UsageError.at(sources[0], "the texts are empty")
         with open_cluster(cluster) as (executor, num_workers):
             table = count_on(
                 executor,
@@ -82,24 +74,33 @@ def train_tokenizer_on(
     return dataclasses.replace(training, phases=[counted, *merging])
 
 
-def encode_on_cluster(
-    cluster: str, tokenizer: Tokenizer, sources: Sequence[str], out: Path, *, replace: bool
-) -> None:
-    """Encode texts to a dataset on a cluster, and print its size."""
+def _cut(
+    sources: Sequence[str], special_tokens: Sequence[str], pattern: str, show: PhaseProgress
+) -> list[TextRange]:
+    """Find the texts, check that they are plain text, and cut them into ranges."""
     from bytewright.corpus.ranges import check_plain, list_sources
-    from bytewright.tokenizer.cluster import cut_texts, encode_on
+    from bytewright.tokenizer.cluster import cut_texts
 
     found = list_sources(sources)
     for source in found:
         check_plain(source)
+    return cut_texts(
+        found,
+        special_tokens,
+        pattern=pattern,
+        progress=lambda done, total: show("cut", done, total, "bytes"),
+    )
+
+
+def encode_on_cluster(
+    cluster: str, tokenizer: Tokenizer, sources: Sequence[str], out: Path, *, replace: bool
+) -> None:
+    """Encode texts to a dataset on a cluster, and print its size."""
+    from bytewright.tokenizer.cluster import encode_on
+
     started = time.perf_counter()
     with console.progress() as show:
-        ranges = cut_texts(
-            found,
-            list(tokenizer.special_tokens),
-            pattern=tokenizer.pattern,
-            progress=lambda done, total: show("cut", done, total, "bytes"),
-        )
+        ranges = _cut(sources, list(tokenizer.special_tokens), tokenizer.pattern, show)
         with open_cluster(cluster) as (executor, num_workers):
             encoded = encode_on(
                 executor,

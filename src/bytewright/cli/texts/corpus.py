@@ -1,11 +1,9 @@
-"""`bytewright corpus get`, `stats`, `text`, `storybook` and `check`: make, convert and measure text files."""
+"""`bytewright corpus get`, `stats` and `text`: download, measure and convert text files."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-import math
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -14,14 +12,11 @@ import tyro
 
 from bytewright.cli import console, options
 from bytewright.corpus import END_OF_TEXT
-from bytewright.errors import UsageError
-from bytewright.formatting import format_bytes, format_seconds, parse_bytes
+from bytewright.formatting import format_bytes
 from bytewright.storage import atomic
-from bytewright.system import usable_cores
 
 if TYPE_CHECKING:
     from bytewright.corpus.stats import CorpusStats
-    from bytewright.corpus.storybook import CheckReport, StoryCheck, Written
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,183 +182,3 @@ class WriteText:
             console.print_remark(f"Documents with {END_OF_TEXT} inside, divided there: {divided}.")
         size = format_bytes(written.num_bytes)
         console.print_line(f"Wrote {self.out}: {written.num_documents:,} documents, {size}.")
-
-
-@dataclass(frozen=True, kw_only=True)
-class WriteStorybook:
-    """Generate a corpus of short stories whose entropy is known; no download is needed.
-
-    The same seed gives the same bytes on any machine and with any number of workers. Training and validation
-    stories never share a plot. <|endoftext|> on a line of its own follows each story.
-
-    For example:
-      bytewright corpus storybook --size 50MB --seed 1 --out stories.txt
-      bytewright corpus storybook --size 1MB --seed 1 --split validation --out stories-valid.txt
-    """
-
-    out: options.NewFile
-    """The file to write."""
-
-    size: Annotated[str, tyro.conf.arg(metavar="SIZE")]
-    """The maximum size of the file, such as 500kB, 50MB or 1GB; only whole stories are written."""
-
-    seed: int = 1
-    """The seed of the random choices; another seed gives other stories."""
-
-    split: Literal["train", "validation"] = "train"
-    """Stories for training, or for validation: the tenth of all plots that training never uses."""
-
-    num_workers: options.NumWorkers = None
-
-    cluster: options.Cluster = None
-
-    replace: options.Replace = False
-
-    def run(self) -> None:
-        """Write the stories, and print their size and entropy."""
-        size = int(parse_bytes(self.size, default_unit="B", key="--size"))
-        options.require_at_least(1, self.num_workers, "--num-workers")
-        options.require_at_least(0, self.seed, "--seed")
-        atomic.check_target(self.out, replace=self.replace)
-
-        if self.cluster is not None and self.num_workers is not None:
-            raise UsageError("give either --num-workers or --cluster, not both", key="--num-workers")
-        started = time.perf_counter()
-        written = self._write(size)
-        seconds = time.perf_counter() - started
-        console.print_line(
-            f"Wrote {self.out}: {written.num_stories:,} stories, {format_bytes(written.num_bytes)}"
-            f" in {format_seconds(seconds)}. Their entropy is {written.bits_per_byte:.4f} bits per"
-            " byte: the expected loss of any model is at least that."
-        )
-
-    def _write(self, size: int) -> Written:
-        if self.cluster is not None:
-            from bytewright.cli.texts.cluster import write_stories_on
-
-            return write_stories_on(self.cluster, self.out, size, seed=self.seed, split=self.split)
-        from bytewright.corpus.storybook import write_stories
-
-        with console.phase_progress("stories", "bytes") as progress:
-            return write_stories(
-                self.out,
-                size,
-                seed=self.seed,
-                split=self.split,
-                num_workers=self.num_workers or usable_cores(),
-                progress=progress,
-            )
-
-
-STORIES_LISTED = 10
-
-
-@dataclass(frozen=True, kw_only=True)
-class CheckStories:
-    """Parse stories, and count those that are well-formed, consistent, or copies of training stories.
-
-    The stories are from the storybook, from the world book, or from a model that was trained on one of them;
-    each ends with <|endoftext|>. The text itself shows from which book it is. A consistent story has an exact
-    probability. For any other, the output states where it leaves the grammar and which facts are wrong. The
-    facts of a world book depend on its world, which FILE.json or the options state.
-
-    For example:
-      bytewright corpus check samples.txt
-      bytewright corpus check samples.txt --train stories.txt --json
-      bytewright corpus check samples.txt --world 7 --exponent 1.5
-    """
-
-    source: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FILE", help="The stories to check.")]
-
-    world: options.WorldSeed = None
-
-    exponent: options.WorldExponent = None
-
-    people: options.WorldPeople = None
-
-    train: options.FileOption = None
-    """The training text of the model; a story that is in it word for word is a copy."""
-
-    json: bool = False
-    """Print the result as JSON, with every story."""
-
-    num_workers: options.NumWorkers = None
-
-    def run(self) -> None:
-        """Check the stories and print the result."""
-        options.require_file(self.source)
-        if self.train is not None:
-            options.require_file(self.train)
-        options.require_at_least(1, self.num_workers, "--num-workers")
-
-        from bytewright.cli.texts import worldbook
-        from bytewright.corpus.storybook import check_story_file
-        from bytewright.corpus.worldbook.check import recognise_book
-
-        world = worldbook.find_world(self.source, self.world, self.exponent, self.people)
-        num_workers = self.num_workers or usable_cores()
-        if recognise_book(self.source, world) == "worldbook":
-            worldbook.check_documents(
-                self.source, world, training_path=self.train, num_workers=num_workers, print_json=self.json
-            )
-            return
-        with console.phase_progress("check", "bytes") as progress:
-            checked = check_story_file(
-                self.source, training_path=self.train, num_workers=num_workers, progress=progress
-            )
-        if len(checked.stories) == 1 and END_OF_TEXT.encode() not in atomic.read_bytes(self.source):
-            console.print_remark(
-                f"{self.source} has no {END_OF_TEXT}, so its whole text was checked as one story;"
-                " the token must follow each story."
-            )
-        if self.json:
-            print(
-                json.dumps(story_report_fields(checked, copies_known=self.train is not None), allow_nan=False)
-            )
-        else:
-            print_story_check(checked, copies_known=self.train is not None)
-
-
-def story_report_fields(report: CheckReport, *, copies_known: bool) -> dict[str, object]:
-    """Return the shares and all stories; infinite and unknown values are null."""
-    stories = [dataclasses.asdict(story) for story in report.stories]
-    for story in stories:
-        story["bits"] = story["bits"] if math.isfinite(story["bits"]) else None
-    return {
-        "num_stories": len(report.stories),
-        "num_sentences": report.num_sentences,
-        "sound_sentences": report.sound_sentences,
-        "well_formed": report.well_formed,
-        "consistent": report.consistent,
-        "copies": report.copies if copies_known else None,
-        "bits_per_story": report.bits_per_story,
-        "stories": stories,
-    }
-
-
-def print_story_check(report: CheckReport, *, copies_known: bool) -> None:
-    """Print the shares as a table, then the first stories that are not consistent."""
-    rows = {
-        "stories": f"{len(report.stories):,}",
-        "sentences that are well-formed": f"{report.sound_sentences:.1%}",
-        "stories that are well-formed": f"{report.well_formed:.1%}",
-        "stories that are also consistent": f"{report.consistent:.1%}",
-    }
-    if copies_known:
-        rows["copies of training stories"] = f"{report.copies:.1%}"
-    if report.bits_per_story is not None:
-        rows["bits per consistent story"] = f"{report.bits_per_story:.1f}"
-    console.print_table(("", ""), rows.items())
-    outside = [(number, story) for number, story in enumerate(report.stories, 1) if not story.is_consistent]
-    for number, story in outside[:STORIES_LISTED]:
-        console.print_line(f"story {number:,} {describe_problem(story)}")
-    if len(outside) > STORIES_LISTED:
-        console.print_line(f"and {len(outside) - STORIES_LISTED:,} more; --json lists them all")
-
-
-def describe_problem(story: StoryCheck) -> str:
-    """Return where a story leaves the grammar, and its contradictions."""
-    place = f"sentence {story.leaves_at_sentence}, character {story.leaves_at_character}"
-    facts = ", ".join(story.contradictions)
-    contradictions = f"; it contradicts itself about: {facts}" if facts else ""
-    return f"leaves the grammar at {place}, at {story.found!r}{contradictions}"

@@ -228,7 +228,7 @@ class CompareTokenizers:
         tokenizers = [options.load_tokenizer(path) for path in (self.first, self.second)]
         names = [str(path) for path in (self.first, self.second)]
         print_overlap(names, tokenizers)
-        print_divergence(names, tokenizers, texts)
+        print_first_difference(names, tokenizers, texts)
         if texts:
             print_cross_table(names, tokenizers, texts)
 
@@ -256,28 +256,30 @@ def print_overlap(names: list[str], tokenizers: list[Tokenizer]) -> None:
             console.stdout().print(f"Only in {name}: {len(alone):,} tokens; the longest: {shown}")
 
 
-def print_divergence(names: list[str], tokenizers: list[Tokenizer], texts: Mapping[Path, bytes]) -> None:
+def print_first_difference(
+    names: list[str], tokenizers: list[Tokenizer], texts: Mapping[Path, bytes]
+) -> None:
     """Print the first merge that differs, and the counts of both choices in each text at that point."""
-    from bytewright.tokenizer.inspect import first_divergence
+    from bytewright.tokenizer.inspect import first_difference
 
     out = console.stdout()
     out.print()
-    divergence = first_divergence(tokenizers[0].merges, tokenizers[1].merges)
-    if divergence is None:
+    difference = first_difference(tokenizers[0].merges, tokenizers[1].merges)
+    if difference is None:
         out.print(f"All {len(tokenizers[0].merges):,} merges are the same, in the same order.")
         return
-    choices = (divergence.first, divergence.second)
-    same = "merge is" if divergence.index == 1 else f"{divergence.index:,} merges are"
+    choices = (difference.first, difference.second)
+    same = "merge is" if difference.index == 1 else f"{difference.index:,} merges are"
     shared = f"the first {same} the same; then they differ"
-    out.print(f"In order of learning, {shared if divergence.index else 'the first merge differs already'}:")
+    out.print(f"In order of learning, {shared if difference.index else 'the first merge differs already'}:")
     rows = [("merges", *(_spell(choice) for choice in choices))]
     for path, data in texts.items():
         counts = [
-            _count(tokenizer, divergence.index, choice, data)
+            _count(tokenizer, difference.index, choice, data)
             for tokenizer, choice in zip(tokenizers, choices, strict=True)
         ]
         rows.append((f"count in {path}", *counts))
-    console.print_table((f"merge number {divergence.index + 1:,}", *names), rows)
+    console.print_table((f"merge number {difference.index + 1:,}", *names), rows)
     if not texts:
         out.print("Give the training texts to see how often each choice occurs in them.")
 

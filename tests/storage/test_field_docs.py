@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import pytest
 
-from bytewright.field_docs import describe_fields, described
 from bytewright.model import ModelConfig
+from bytewright.storage.config_reader import describe_fields, document_fields
 from bytewright.train import BudgetConfig, DataConfig, OptimizerConfig, ScheduleConfig, TrainConfig
 
 
-@described
+@document_fields
 @dataclass(frozen=True, kw_only=True)
 class Owl:
     """A bird."""
@@ -35,7 +35,7 @@ def test_each_field_has_its_own_description() -> None:
 
 
 def test_a_class_without_source_keeps_its_docstring() -> None:
-    made: type = described(type("Made", (), {"__doc__": "Out of nothing.", "__module__": "nowhere"}))
+    made: type = document_fields(type("Made", (), {"__doc__": "Out of nothing.", "__module__": "nowhere"}))
     assert made.__doc__ == "Out of nothing."
 
 
