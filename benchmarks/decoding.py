@@ -1,11 +1,11 @@
-"""Check and measure the fused decoding step: steps, whole generations, and the engine of the server.
+"""Check and measure the fused decoding step: single steps, whole generations, and the engine of the server.
 
     python benchmarks/decoding.py --json decoding.json [--base FOLDER]                 # a GPU
     TRITON_INTERPRET=1 python benchmarks/decoding.py --device cpu --json decoding.json   # tests this script
 
 Each section runs in its own process, so that a fault of one does not lose the results of the others. A
-section starts only while time is left. Only checks, and runs that compile, share the GPU with others.
-FOLDER has the sources (`src`) of another commit to compare with. The sections:
+section starts only while time is left. Only checks, and runs that compile, share the GPU with others. FOLDER
+has the sources (`src`) of another commit to compare with. The sections (`decoding_checks` has the first two):
 
 - check: logits of steps compared with the model's forward in float32, with all kinds of parts; ids compared
   with the reference generator in float32; equal bits in two runs.
@@ -21,7 +21,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import functools
-import itertools
 import json
 import os
 import statistics
@@ -29,34 +28,35 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
+from decoding_checks import (
+    SAMPLINGS,
+    TINY,
+    Rows,
+    fuse,
+    guarded,
+    is_mine,
+    measure_check,
+    measure_rows,
+)
 from generation import SHAPES, draw_prompts, generate_with_peer, load_peer, make_model
 from harness import Figure, describe_machine, installed_versions, source_commit, wide_console
 from rich.table import Table
 
 from bytewright.generate import Generator, SamplingConfig
 from bytewright.generate.decoder import Decoder
-from bytewright.model import ModelConfig, TransformerLM
+from bytewright.model import TransformerLM
 
-SECTIONS = ("check", "rows", "steps", "generation", "generation-base", "engine", "peer")
 SHARES = {"check": 4, "rows": 1, "steps": 8}
 """Sections that run first, all at once and in shares: checks, and the compilation of steps."""
 BANDWIDTH = 4.8e12
 """Bytes per second of the memory of an H200."""
-TINY = ModelConfig(vocab_size=100, context_length=32, d_model=32, num_layers=1, num_heads=2)
 CASES = (("gpt2", 1, 16), ("gpt2", 1, 768), ("gpt2", 32, 16), ("gpt2", 32, 768), ("base", 1, 16))
 """Shape, batch size and tokens of a prompt."""
-GREEDY = SamplingConfig(max_new_tokens=200, temperature=0.0)
-SAMPLINGS = {
-    "greedy": GREEDY,
-    "sampled": dataclasses.replace(GREEDY, temperature=1.0),
-    "top-k 50, top-p 0.95": dataclasses.replace(GREEDY, temperature=1.0, top_k=50, top_p=0.95),
-}
-Rows = list[dict[str, Any]]
 
 
 def main() -> None:
@@ -65,7 +65,7 @@ def main() -> None:
     if arguments.device == "cpu":
         SHAPES.update(dict.fromkeys(SHAPES, TINY))
     if arguments.section:
-        rows = globals()[f"measure_{arguments.section.split('-')[0]}"](arguments)
+        rows = MEASURE[arguments.section](arguments)
         arguments.json.write_text(json.dumps(rows, indent=1))
         return
     console = wide_console()
@@ -106,7 +106,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--json", type=Path, required=True)
     parser.add_argument("--seconds", type=float, default=145)
     parser.add_argument("--base", type=Path, help="folder with src of another commit")
-    parser.add_argument("--sections", nargs="+", choices=SECTIONS, default=SECTIONS)
+    parser.add_argument("--sections", nargs="+", choices=[*MEASURE], default=[*MEASURE])
     parser.add_argument("--section", help=argparse.SUPPRESS)
     parser.add_argument("--share", type=int, nargs=2, help=argparse.SUPPRESS)
     return parser.parse_args()
@@ -159,118 +159,9 @@ def model_of(shape: str, device: str, dtype: torch.dtype) -> TransformerLM:
     return make_model(SHAPES[shape], device, "fp32").to(dtype)
 
 
-def is_mine(number: int, share: Sequence[int] | None) -> bool:
-    """Return whether a case belongs to a share."""
-    return share is None or number % share[1] == share[0]
-
-
-def guarded(rows: Rows, label: dict[str, Any], measure: Callable[[], dict[str, Any]]) -> None:
-    """Add a row of a measurement, or of its error."""
-    try:
-        rows.append({**label, **measure()})
-    except Exception as error:
-        rows.append({**label, "error": f"{type(error).__name__}: {error}"[:300]})
-
-
-def fuse(decoder: Decoder, options: Any = None) -> Decoder:
-    """Let a decoder take fused steps with some options, in the interpreter too."""
-    from bytewright.generate.fused_step import FusedStep
-
-    decoder.fused_step = FusedStep(decoder, options)
-    return decoder
-
-
 def precision_of(arguments: argparse.Namespace) -> torch.dtype:
     """Return the precision of the measurements; the interpreter cannot multiply in bfloat16."""
     return torch.bfloat16 if arguments.device == "cuda" else torch.float16
-
-
-# -- check
-
-
-def measure_check(arguments: argparse.Namespace) -> Rows:
-    """Compare fused steps with the model's own forward, and ids with the reference generator."""
-    torch.set_float32_matmul_precision("highest")
-    rows: Rows = []
-    small = ModelConfig(vocab_size=999, context_length=300, d_model=192, num_layers=2, num_heads=6, d_ff=500)
-    if arguments.device == "cpu":
-        small = TINY
-    configs = {
-        "default": small,
-        "grouped, qk-norm": dataclasses.replace(small, num_kv_heads=2, qk_norm=True),
-        "others": dataclasses.replace(small, norm="none", ffn="silu", position="none", tie_embeddings=True),
-        "gpt2": SHAPES["gpt2"],
-    }
-    on_gpu = arguments.device == "cuda"
-    batch_sizes, precisions = ((1, 2, 33, 70), ("fp32", "bf16")) if on_gpu else ((1, 3), ("fp16",))
-    for number, (name, precision) in enumerate(itertools.product(configs, precisions)):
-        for batch_size in batch_sizes if is_mine(number, arguments.share) else ():
-            label = {"model": name, "precision": precision, "rows": batch_size}
-            measure = functools.partial(check_logits, configs[name], precision, batch_size, arguments.device)
-            guarded(rows, label, measure)
-            arguments.json.write_text(json.dumps(rows))
-    for number, shape in enumerate(("base", "gpt2") if on_gpu else ()):
-        if is_mine(number, arguments.share):
-            guarded(rows, {"model": shape, "precision": "fp32"}, functools.partial(check_ids, shape))
-    return rows
-
-
-@torch.inference_mode()
-def check_logits(config: ModelConfig, precision: str, batch_size: int, device: str) -> dict[str, Any]:
-    """Return ‖ours - exact‖ / ‖exact‖ of the logits of several steps, fused and not; exact is float32."""
-    model = make_model(config, device, "fp32")
-    if precision != "fp32":
-        dtype = torch.bfloat16 if precision == "bf16" else torch.float16
-        model = model.to(dtype)
-    num_steps, length = (4, config.context_length * 2 // 3) if device == "cuda" else (1, 12)
-    ids = torch.randint(config.vocab_size, (batch_size, length + num_steps), device=device)
-    exact = TransformerLM(config).to(device)
-    exact.load_state_dict({name: value.float() for name, value in model.state_dict().items()})
-    lengths = torch.full((batch_size,), length, device=device)
-    lengths[batch_size // 2 :] -= 7
-    errors: dict[str, Any] = {}
-    all_logits = []
-    for name in ("before", "fused", "fused again"):
-        decoder = Decoder(model, batch_size)
-        decoder.fused_step = None if name == "before" else fuse(decoder).fused_step
-        cache = decoder.new_cache(batch_size, config.context_length)
-        decoder.read(cache, ids[:, :length], lengths)
-        logits = []
-        for step in range(num_steps):
-            new = ids.gather(1, (lengths + step)[:, None])[:, 0]
-            logits.append(decoder.step(cache, new, lengths + step).float())
-        all_logits.append(torch.stack(logits))
-        if name == "fused again":
-            errors["same bits"] = torch.equal(all_logits[1], all_logits[2])
-            continue
-        total = reference = 0.0
-        for row in {0, batch_size - 1}:
-            want = exact(ids[row : row + 1])[0].float()
-            for step in range(num_steps):
-                place = int(lengths[row]) + step
-                total += float((logits[step][row] - want[place]).double().square().sum())
-                reference += float(want[place].double().square().sum())
-        errors[name] = (total / reference) ** 0.5
-    return errors
-
-
-def check_ids(shape: str) -> dict[str, Any]:
-    """Compare greedy and sampled ids of fused generation with the reference generator in float32."""
-    from bytewright.generate.reference import generate_reference
-
-    model = make_model(SHAPES[shape], "cuda", "fp32")
-    prompts = [[1, 2, 3], [7] * 140, list(range(200)), [5]]
-    result: dict[str, Any] = {}
-    for name, sampling in SAMPLINGS.items():
-        sampling = dataclasses.replace(sampling, max_new_tokens=24, seed=3)
-        same = []
-        for batch in (prompts, prompts[1:2]):
-            completions = Generator(model, len(batch)).generate(batch, sampling)
-            ours = [completion.ids for completion in completions]
-            theirs = [generate_reference(model, it, sampling, row).ids for row, it in enumerate(batch)]
-            same += [a == b for a, b in zip(ours, theirs, strict=True)]
-        result[name] = f"{sum(same)}/{len(same)}"
-    return result
 
 
 # -- steps
@@ -433,68 +324,7 @@ def measure_peer(arguments: argparse.Namespace, repeats: int = 2) -> Rows:
     return rows
 
 
-# -- rows and engine
-
-
-def measure_rows(arguments: argparse.Namespace) -> Rows:
-    """Compare the ids of requests alone and among others in the engine."""
-    import threading
-
-    from bytewright.serve.engine import Engine, Job
-
-    rows: Rows = []
-    on_gpu = arguments.device == "cuda"
-    num_slots, num_new = (256, 60) if on_gpu else (3, 2)
-    for precision in ("bf16",) if on_gpu else ("fp32",):
-        for is_fused in (on_gpu,):
-
-            def measure() -> dict[str, Any]:
-                model = make_model(SHAPES["base"], arguments.device, precision).eval()  # noqa: B023
-                written: dict[int, list[int]] = {}
-                ended = threading.Event()
-                waiting: set[int] = set()
-                kept: list[Any] = []  # so that each job has its own id
-
-                def report(updates: Any) -> None:
-                    for job, update in updates:
-                        written.setdefault(id(job), []).extend(update.ids)
-                        if update.is_last:
-                            waiting.discard(id(job))
-                    if not waiting:
-                        ended.set()
-
-                engine = Engine(
-                    model, report, num_slots=num_slots, max_waiting=2**20, max_waiting_tokens=2**40
-                )
-                engine.start()
-
-                def run(jobs: list[Any]) -> list[list[int]]:
-                    ended.clear()
-                    kept.extend(jobs)
-                    waiting.update(id(job) for job in jobs)
-                    engine.submit(jobs)
-                    ended.wait(60)
-                    return [written.get(id(job), []) for job in jobs]
-
-                def job(number: int, sampling: Any) -> Any:
-                    torch.manual_seed(number)
-                    prompt = torch.randint(
-                        TINY.vocab_size, (1 + number * 37 % 90 % (40 if on_gpu else 9),)
-                    ).tolist()
-                    return Job(prompt, dataclasses.replace(sampling, max_new_tokens=num_new, seed=number))
-
-                result = {"equal slots": engine.has_equal_rows}
-                try:
-                    for name, sampling in SAMPLINGS.items():
-                        alone = [run([job(number, sampling)])[0] for number in range(4)]
-                        among = run([job(number, sampling) for number in range(num_slots)])
-                        result[name] = alone[: len(among)] == among[:4] and all(map(len, among))
-                finally:
-                    engine.stop()
-                return result
-
-            guarded(rows, {"precision": precision, "fused": is_fused}, measure)
-    return rows
+# -- engine
 
 
 def measure_engine(arguments: argparse.Namespace) -> Rows:
@@ -522,6 +352,18 @@ def measure_engine(arguments: argparse.Namespace) -> Rows:
         guarded(rows, {"shape": shape}, measure)
         arguments.json.write_text(json.dumps(rows))
     return rows
+
+
+MEASURE: dict[str, Callable[[argparse.Namespace], Rows]] = {
+    "check": measure_check,
+    "rows": measure_rows,
+    "steps": measure_steps,
+    "generation": measure_generation,
+    "generation-base": measure_generation,
+    "engine": measure_engine,
+    "peer": measure_peer,
+}
+"""The function of each section."""
 
 
 def print_rows(console: Any, section: str, rows: Rows) -> None:

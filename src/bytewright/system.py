@@ -196,8 +196,8 @@ def keep_freed_memory() -> Iterator[None]:
 def return_freed_memory() -> Iterator[None]:
     """Suspend `keep_freed_memory`: return kept memory to the system, and large blocks when they are freed.
 
-    Work between steps, such as an evaluation, would otherwise fragment the kept memory, because glibc 2.36
-    does not reuse a freed aligned block for a request of the same size. The process would then hold the
+    Work between steps, such as an evaluation, would otherwise fragment the kept memory: glibc 2.36 does not
+    reuse a freed aligned block for a request of the same size. The process would then hold the
     memory of the steps and, several times, that of the other work.
     """
     libc = ctypes.CDLL(None)

@@ -12,8 +12,9 @@ they are, per parameter, where additions, products, quotients and roots count as
 At best a rule reads θ, g and its state and writes θ and its state: 7·4 bytes per parameter for the two state
 tensors of AdamW. This is half an operation per byte, so memory bandwidth limits it on every device.
 
-The stated counts are exact. Tests count the operations of the reference rules, and the bytes that the fused
-rules move without a compiler (`eager_update_bytes`): then each operation is one pass over memory. The costs
+The stated counts are exact. Tests count the operations of the reference rules. They also count the bytes that
+the fused rules move without a compiler (`eager_update_bytes`), where each operation is one pass over memory.
+The costs
 of other optimizers are measured: one update is traced, operation by operation (`trace_update`).
 
 The reference rules update one parameter at a time and need little temporary memory. The fused rules update

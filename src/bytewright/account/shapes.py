@@ -1,8 +1,8 @@
 """Model configs: presets with a name, and a proposed shape for a number of parameters.
 
 The presets are the base experiment and the GPT-2 family. The latter have the published sizes (vocabulary,
-context, width, depth, heads) with our architecture: rotary positions, RMSNorm, a gated feed-forward layer of
-4·d_model, an untied head, and no biases. They have more parameters than the original models.
+context, width, depth, heads) with our architecture. It has rotary positions, RMSNorm, a gated feed-forward
+layer of 4·d_model, an untied head, and no biases. The presets have more parameters than the original models.
 
 `propose_shape` follows a rule of four parts:
 

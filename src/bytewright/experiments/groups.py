@@ -93,10 +93,10 @@ class Group:
         point, since runs with a budget of minutes end at different steps. If all runs diverged, the curve is
         the median, without spread.
         """
-        alive = [run for run in self.counted if run.status != "diverged"]
-        if not alive:
+        converged = [run for run in self.counted if run.status != "diverged"]
+        if not converged:
             return self._curve_of_diverged(metric, by), []
-        by_step = [{line["step"]: (line, value) for line, value in run.column(metric)} for run in alive]
+        by_step = [{line["step"]: (line, value) for line, value in run.column(metric)} for run in converged]
         by_step = [curve for curve in by_step if curve]
         if not by_step:
             return [], []

@@ -3,8 +3,8 @@
 torchrun starts the ranks and describes them in environment variables. Without these variables
 `RankGroup` is this process alone, and no method uses torch.distributed. Otherwise it has two process groups:
 
-- the control group (gloo, on the CPU) exchanges small values. Ranks use it after every step, so they always
-  take the same branch, never synchronise with a GPU for it, and notice at once that a rank has died;
+- the control group (gloo, on the CPU) exchanges small values. Ranks use it after every step. So they always
+  take the same branch, do not synchronise with a GPU for it, and detect at once that a rank has died;
 - the data group exchanges gradients: NCCL if every rank of the machine has its own GPU, otherwise gloo.
 
 Values are sent as JSON. A failed collective raises `LostRankError`, which names the ranks that died, on one

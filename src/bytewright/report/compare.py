@@ -103,8 +103,8 @@ def have_same_tokens(records: Sequence[RunRecord]) -> bool:
 def split_by_text(records: Sequence[RunRecord]) -> dict[str, list[RunRecord]]:
     """Return runs by the name of the text that they were validated on.
 
-    Texts are identified by their SHA-256. If one is unknown, the first known of these identifies the text:
-    the folder of the corpus, the SHA-256 of the tokens, the path of the token file.
+    Texts are identified by their SHA-256. If one is unknown, a text is identified by the folder of the
+    corpus, else by the SHA-256 of the tokens, else by the path of the token file.
     """
     have_digests = all("text" in record.validation for record in records)
     found: dict[str, list[RunRecord]] = {}

@@ -1,8 +1,8 @@
 """The peak memory of a training step on one of several ranks.
 
-"replicate": the memory of a single process that computes the parts of one rank, the sums of gradients that
-wait in the tree, and the buffers of the exchange. These are one row of N numbers per node that is sent, as
-much to receive, and a copy while they are sent.
+"replicate": the memory of a single process that computes the parts of one rank, and in addition the sums of
+gradients that wait in the tree and the buffers of the exchange. The buffers are one row of N numbers per node
+that is sent, as much to receive, and a copy while they are sent.
 
 "shard": a rank stores 1/R of the weights, of the optimizer state and of the sums of gradients. A group of
 parameters (a block, the embeddings, or the root: head and final norm) is whole only while it is used:

@@ -1,9 +1,9 @@
 """The exact distribution of what follows a prefix of a story, word by word.
 
-A *state* is a point inside a derivation: the parts that are still to be written, and for each plot variable
-the set of its possible values. A *distribution* has the probability of each state in which the text so far
-can end. The probability of a prefix is the sum over its states. `words` extends a distribution by every
-possible word.
+A *state* is a point inside a derivation. It has the parts that are still to be written, and for each plot
+variable the set of its possible values. A *distribution* has the probability of each state in which the text
+so far can end. The probability of a prefix is the sum over its states. `words` extends a distribution by
+every possible word.
 
 The plot is drawn as late as possible. A variable is left open until a guard or a mention needs it. Then the
 state is split by what the guards and the texts distinguish, not by value: `[pal!=none]` makes two states, not

@@ -131,7 +131,7 @@ class NextTokens:
         """Return the places before each token and after the last; None where no story has these tokens.
 
         An end token starts a new story. Without one at the beginning, the tokens are read as the first story
-        of a file, or if no such story begins with the first token, as a story after an end token.
+        of a file. If no such story begins with the first token, they are read as a story after an end token.
         """
         place: Position | None = self.start(after_end=False)
         if ids and place is not None and place.after(ids[0]) is None:

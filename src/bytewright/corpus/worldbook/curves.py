@@ -153,9 +153,8 @@ def unknown_share(
 ) -> float:
     """Return the share of mentions whose fact a learner cannot predict after n mentions.
 
-    A mention states the fact with probability `rate`. The learner can predict it if two conditions hold: the
-    person is one of the `num_people` most frequent ones, and at least `num_needed` of the n mentions have
-    stated it.
+    A mention states the fact with probability `rate`. The learner can predict it if the person is one of the
+    `num_people` most frequent ones, and at least `num_needed` of the n mentions have stated it.
     """
     sizes = np.array([bucket.size for bucket in world.buckets], dtype=np.float64)
     firsts = np.array([bucket.first for bucket in world.buckets], dtype=np.float64)

@@ -3,8 +3,8 @@
 Each text has one derivation. So the entropy is the sum over all choices of the entropy of the choice times
 the expected number of its occurrences. Nothing is sampled.
 
-- *Rules* without things have an expectation of their own: e = H + P e', where H is the entropy of the choice
-  of an alternative and P the expected number of calls of each rule. The unknowns are indexed by rule and
+- *Rules* without things have an expectation of their own: e = H + P e'. H is the entropy of the choice of an
+  alternative, and P the expected number of calls of each rule. The unknowns are indexed by rule and
   depth. Calls go to other rules or to a greater depth, so the system is triangular, and substitution solves
   it.
 - *Things*: the entropy of a turn depends only on the number of things in play. The sum runs over the

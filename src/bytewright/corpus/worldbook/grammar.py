@@ -4,7 +4,7 @@ The grammar can be read from left to right without backtracking, so each text ha
 
 - The alternatives of a rule begin with literal texts, possibly those of the rule they call first. None of
   these texts begins with a text of another alternative. So the next characters determine the alternative.
-- A word that is drawn is followed by a character that cannot continue it, and no word of a lexicon is the
+- A word that is drawn is followed by a character that cannot continue it. No word of a lexicon is the
   beginning of another one of the same lexicon up to a word boundary. So the next characters determine the
   word.
 
