@@ -73,7 +73,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 @dataclass
-class Bench:
+class RunLauncher:
     """The folder of all runs, and the settings that they share."""
 
     options: argparse.Namespace
@@ -112,13 +112,13 @@ def write_ids(path: Path, *, vocab_size: int, num_tokens: int = NUM_TOKENS) -> N
         writer.append(ids)
 
 
-def prepare(options: argparse.Namespace, folder: Path) -> Bench:
+def prepare(options: argparse.Namespace, folder: Path) -> RunLauncher:
     """Write the token file, and return the settings of all runs."""
     changes = [*(SMALL if options.small else ()), f"device={options.device}", *options.set]
     write_ids(folder / "tokens.npy", vocab_size=read_recipe(RECIPE, changes).model.vocab_size)
     changes += [f"parallel.strategy={options.strategy}", "eval_tokens=65536"]
     changes += ["keep_last=1", "eval_every=1000000", "save_every=1000000"]
-    return Bench(options, folder, changes)
+    return RunLauncher(options, folder, changes)
 
 
 def speed_of(run: Path) -> float:
@@ -158,26 +158,24 @@ def deviation(run: Path, from_run: Path, step: int) -> float:
     return float((weights[0] - weights[1]).norm() / weights[1].norm())
 
 
-def compare_bits(bench: Bench) -> tuple[dict[str, Any], Table]:
+def compare_bits(launcher: RunLauncher) -> tuple[dict[str, Any], Table]:
     """Train on several numbers of ranks; return the results and their table."""
-    steps, timed = bench.options.steps, bench.options.timed_steps
+    steps, timed = launcher.options.steps, launcher.options.timed_steps
     changes = ["accumulate=4", f"budget.steps={steps}", "log_every=1", "parallel.threads=1"]
-    cases = {"one process": None, **{f"torchrun, {number}": number for number in bench.options.ranks}}
+    cases = {"one process": None, **{f"torchrun, {number}": number for number in launcher.options.ranks}}
     digests = {
-        label: digest(bench.train(f"bits-{num_ranks}", num_ranks, *changes))
+        label: digest(launcher.train(f"bits-{num_ranks}", num_ranks, *changes))
         for label, num_ranks in cases.items()
     }
     speeds: dict[str, list[float]] = {"one process": [], "torchrun, 1": []}
-    for number in range(bench.options.rounds):
+    for number in range(launcher.options.rounds):
         for label, num_ranks in (("one process", None), ("torchrun, 1", 1)):
             more = [f"budget.steps={timed}", f"log_every={max(1, timed // 20)}", "save_every=1000000"]
-            speeds[label].append(speed_of(bench.train(f"timed-{number}-{num_ranks}", num_ranks, *more)))
+            speeds[label].append(speed_of(launcher.train(f"timed-{number}-{num_ranks}", num_ranks, *more)))
     ratio = math.nan
-    if bench.options.rounds:
+    if launcher.options.rounds:
         ratio = statistics.median(speeds["torchrun, 1"]) / statistics.median(speeds["one process"])
-    title = (
-        f"{bench.options.strategy}, {steps} steps, 4 parts; torchrun with 1 rank ÷ one process: {ratio:.3f}"
-    )
+    title = f"{launcher.options.strategy}, {steps} steps, 4 parts; torchrun with 1 rank ÷ one process: {ratio:.3f}"
     table = Table(title=title)
     for heading in ("run", "weights", "optimizer", "metrics", "bits"):
         table.add_column(heading)
@@ -190,7 +188,7 @@ def compare_bits(bench: Bench) -> tuple[dict[str, Any], Table]:
     return {"is_same": is_same, "digests": digests, "tokens_per_second": speeds, "ratio": ratio}, table
 
 
-def measure_cost(bench: Bench) -> tuple[dict[str, Any], Table]:
+def measure_cost(launcher: RunLauncher) -> tuple[dict[str, Any], Table]:
     """Compare ranks with threads, and fast with exact; return the results and their table."""
     shape = [
         "device=cpu",
@@ -200,23 +198,25 @@ def measure_cost(bench: Bench) -> tuple[dict[str, Any], Table]:
         "budget.steps=8",
         "eval_tokens=4096",
     ]
-    shape += [] if bench.options.small else ["batch_size=8"]
+    shape += [] if launcher.options.small else ["batch_size=8"]
     contestants = {
         "1 process, 2 threads": (None, ["accumulate=1", "parallel.threads=2"]),
         "2 ranks, 1 thread, exact": (2, ["accumulate=2", "parallel.threads=1"]),
         "2 ranks, 1 thread, fast": (2, ["accumulate=2", "parallel.threads=1", "parallel.reduction=fast"]),
     }
     speeds: dict[str, list[float]] = {label: [] for label in contestants}
-    for number in range(bench.options.rounds):
+    for number in range(launcher.options.rounds):
         for position, (label, (num_ranks, changes)) in enumerate(contestants.items()):
-            run = bench.train(f"cost-{number}-{position}", num_ranks, *shape, *changes)
+            run = launcher.train(f"cost-{number}-{position}", num_ranks, *shape, *changes)
             speeds[label].append(speed_of(run))
     baseline = speeds["1 process, 2 threads"]
     ratios = {
         label: [mine / other for mine, other in zip(values, baseline, strict=True)]
         for label, values in speeds.items()
     }
-    table = Table(title="ranks against threads on two cores, base shape" if not bench.options.small else "")
+    table = Table(
+        title="ranks against threads on two cores, base shape" if not launcher.options.small else ""
+    )
     for heading in ("", "tokens/s", "÷ 1 process", "lowest", "highest"):
         table.add_column(heading)
     for label, values in ratios.items():
@@ -225,20 +225,20 @@ def measure_cost(bench: Bench) -> tuple[dict[str, Any], Table]:
     return {"is_same": True, "tokens_per_second": speeds, "ratios": ratios}, table
 
 
-def measure_deviation(bench: Bench) -> tuple[dict[str, Any], Table]:
+def measure_deviation(launcher: RunLauncher) -> tuple[dict[str, Any], Table]:
     """Compare fast runs with the exact one at several steps; return the results and their table."""
-    steps = bench.options.steps
+    steps = launcher.options.steps
     marks = sorted({max(1, steps // 16), max(1, steps // 4), steps})
     changes = ["compile=off", "precision=fp32", "accumulate=8", "batch_size=16", "parallel.threads=1"]
     changes += [f"budget.steps={steps}", "log_every=1", f"save_every={marks[0]}", "keep_last=1000"]
-    exact = bench.train("exact", None, *changes)
+    exact = launcher.train("exact", None, *changes)
     rows = []
     table = Table(title="fast against exact: difference of the weights ÷ their norm, and of the loss")
     for heading in ("ranks", "step", "weights", "loss, relative"):
         table.add_column(heading)
-    for num_ranks in bench.options.ranks:
+    for num_ranks in launcher.options.ranks:
         ranks = None if num_ranks == 1 else num_ranks
-        fast = bench.train(f"fast-{num_ranks}", ranks, *changes, "parallel.reduction=fast")
+        fast = launcher.train(f"fast-{num_ranks}", ranks, *changes, "parallel.reduction=fast")
         for step in marks:
             row = {"ranks": num_ranks, "step": step, "weights": deviation(fast, exact, step)}
             losses = [loss_at(run, step) for run in (fast, exact)]
@@ -261,14 +261,14 @@ def main() -> int:
     """Measure, print the table and write the results."""
     options = parse_arguments()
     with tempfile.TemporaryDirectory() as folder:
-        bench = prepare(options, Path(folder))
-        results, table = MEASUREMENTS[options.kind](bench)
+        launcher = prepare(options, Path(folder))
+        results, table = MEASUREMENTS[options.kind](launcher)
     about = {
         "machine": describe_machine(),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "versions": installed_versions(["torch", "numpy"]),
         "commit": source_commit(),
-        "shared_settings": bench.shared,
+        "shared_settings": launcher.shared,
     }
     if options.json is not None:
         write_report(options.json, {**about, **results})

@@ -6,7 +6,7 @@
 The matrix: AdamW and Muon, fp32 and bf16, eager and compiled, replicated and sharded, each for 200 steps of
 eight parts with clipping. The SHA-256 of weights, optimizer state and metrics must not depend on the number
 of ranks. The kills: one run for each strategy is killed at random moments, and every session has another
-number of ranks; it must equal a run of one process that nobody disturbs. All runs train on random ids. Jobs
+number of ranks. It must equal an uninterrupted run of one process. All runs train on random ids. Jobs
 run next to each other as far as there are cores. A job that fails, or that the time limit stops, is listed;
 the others count. The exit code is 1 unless everything is identical.
 """

@@ -94,9 +94,9 @@ def read_earlier(path: Path | None) -> list[Result]:
 
 
 def select_new(tasks: Iterable[Task], runs: Iterable[Result]) -> list[Task]:
-    """Return the tasks that `runs` does not have."""
-    done = {run["name"] for run in runs}
-    return [task for task in tasks if task.name not in done]
+    """Return the tasks that no complete run of `runs` has, each once."""
+    done = {run["name"] for run in runs if "error" not in run}
+    return list({task.name: task for task in tasks if task.name not in done}.values())
 
 
 class Member:

@@ -16,11 +16,10 @@ import argparse
 import dataclasses
 import functools
 import itertools
-import json
 import math
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,7 @@ import torch
 from harness import describe_machine, installed_versions, source_commit, write_report
 from rich.console import Console
 from rich.table import Table
-from run_pool import Result, RunPool, Task
+from run_pool import Result, RunPool, Task, read_earlier, select_new
 from world_documents import DocumentEvaluation, Documents
 
 from bytewright.account import count_flops, count_parameters
@@ -49,7 +48,7 @@ TOKENIZER_BYTES = 50_000_000
 DEFAULT_FLOPS = 1.2e14
 MAX_SPEED = 6e6
 """The assumed FLOP/s, and the most tokens per second, of a shape that has not been measured yet."""
-UNITS = math.log(2)
+NATS_PER_BIT = math.log(2)
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -178,7 +177,7 @@ class Record:
         for name, bits in result.get("model_bits", {}).items():
             documents, chosen = self.sets[name]
             about = documents.summarise(chosen)
-            result[f"{name}_loss"] = sum(bits) / about["tokens"] * UNITS
+            result[f"{name}_loss"] = sum(bits) / about["tokens"] * NATS_PER_BIT
             result[f"{name}_bits_per_byte"] = sum(bits) / about["bytes"]
         self.runs.append(result)
         shown = result.get("error") or f"{result['test_loss']:.4f} nats, {result['training_seconds']:.1f} s"
@@ -314,12 +313,6 @@ def print_table(record: Record) -> None:
             print(f"failed: {run['name']}: {run['error']}")
 
 
-def unique(tasks: Sequence[Task], done: Iterable[str]) -> list[Task]:
-    """Return the tasks that are not done, each once."""
-    seen = set(done)
-    return [task for task in tasks if not (task.name in seen or seen.add(task.name))]  # type: ignore[func-returns-value]
-
-
 def main() -> None:
     """Run everything and print a table."""
     options = parse_arguments()
@@ -343,32 +336,25 @@ def main() -> None:
             data = texts.prepare_large()
             evaluation = texts.read_documents()
             record = Record(options.json, evaluation, texts, options.scale)
-            if options.earlier:
-                record.runs = json.loads(options.earlier.read_text())["runs"]
+            record.runs = read_earlier(options.earlier)
             print(f"{time.monotonic() - start:.0f} s: the data is ready; {texts.seconds}", flush=True)
-            rates = unique([make_task(trial, RATES, data) for trial in sweeps.get(RATES, [])], [])
-            pool.run(unique(rates, names(record)), evaluation, record.add, default_speed)
+            rates = [make_task(trial, RATES, data) for trial in sweeps.get(RATES, [])]
+            pool.run(select_new(rates, record.runs), evaluation, record.add, default_speed)
             base = read_sweep(RECIPES / f"{RATES}.toml", scale=options.scale).trials[0].config
             record.lr = record.choose_rate(base.model.d_model, base.optimizer.lr)
             print(f"{time.monotonic() - start:.0f} s: the rate is {record.lr}", flush=True)
             others = [name for name in options.sweeps if name != RATES]
             tasks = [make_task(trial, name, data, record.lr) for name in others for trial in sweeps[name]]
             first = [task for task in tasks if task.config.seed == 0]
-            pool.run(unique(first, names(record)), evaluation, record.add, default_speed)
+            pool.run(select_new(first, record.runs), evaluation, record.add, default_speed)
             further = [task for task in tasks if task.config.seed != 0]
-            pool.run(
-                record.order_seeds(unique(further, names(record))), evaluation, record.add, default_speed
-            )
+            ordered = record.order_seeds(select_new(further, record.runs))
+            pool.run(ordered, evaluation, record.add, default_speed)
         finally:
             pool.close()
         record.write()
         print(f"{time.monotonic() - start:.0f} s in all")
         print_table(record)
-
-
-def names(record: Record) -> list[str]:
-    """Return the names of the runs that are done."""
-    return [run["name"] for run in record.runs if "error" not in run]
 
 
 if __name__ == "__main__":

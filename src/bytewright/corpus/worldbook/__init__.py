@@ -24,8 +24,8 @@ to right. `grammar` checks these conditions.
 number of its occurrences (`entropy`). It is computed by substitution over rules and depths, over the number
 of things in play, and over the counts of the urn.
 
-**Curves.** `curves` computes which facts no model can have learned after n mentions, and which do not fit into
-N parameters.
+**Curves.** `curves` computes which facts no model can have learned after n mentions, and which do not fit
+into N parameters.
 
 Start with `book`. `slots` and `grammar` define the templates, and `notation` reads them. `choices` has the
 distributions, `derivation` and `machine` generate and parse, and `fused` compiles a grammar for the generator
