@@ -175,7 +175,8 @@ def compare_bits(launcher: RunLauncher) -> tuple[dict[str, Any], Table]:
     ratio = math.nan
     if launcher.options.rounds:
         ratio = statistics.median(speeds["torchrun, 1"]) / statistics.median(speeds["one process"])
-    title = f"{launcher.options.strategy}, {steps} steps, 4 parts; torchrun with 1 rank ÷ one process: {ratio:.3f}"
+    title = f"{launcher.options.strategy}, {steps} steps, 4 parts"
+    title += f"; torchrun with 1 rank ÷ one process: {ratio:.3f}"
     table = Table(title=title)
     for heading in ("run", "weights", "optimizer", "metrics", "bits"):
         table.add_column(heading)
