@@ -225,6 +225,17 @@ def test_an_impossible_state_is_rejected(place: Path, run: RunCommand, changes: 
     assert "step-" in outcome.err
 
 
+def test_a_plan_of_wrong_types_is_rejected_by_a_resume_with_changes(place: Path, run: RunCommand) -> None:
+    def forge_plan(state: dict[str, Any]) -> None:
+        state["config"]["budget"] = {"minutes": 5.0}
+        state["plan"] = [["soon", 9]]
+
+    forge(place / "run" / "checkpoints" / "step-000008", "state.json", forge_plan)
+    outcome = run("resume", "run", "--set", "budget.steps=99")
+    assert outcome.code == 2
+    assert "plan" in outcome.err
+
+
 def test_a_time_beyond_the_range_of_a_float_is_rejected(place: Path, run: RunCommand) -> None:
     checkpoint = place / "run" / "checkpoints" / "step-000008"
     state = (checkpoint / "state.json").read_text()

@@ -11,7 +11,7 @@ import torch
 
 from bytewright.generate.interpret import logit_lens, predict_next_token, token_losses
 from bytewright.model import ModelConfig, TransformerLM
-from bytewright.tokenizer import Tokenizer
+from bytewright.tokenizer import Tokenizer, Vocabulary
 from bytewright.train.run import open_model, write_imported_model
 from conftest import RunCommand
 from story_runs import train_on_stories
@@ -112,6 +112,16 @@ def test_lens_prints_the_prediction_of_every_layer(
     table = run("lens", model_folder, "--prompt", TEXT).out.splitlines()
     assert table[0].split() == ["token", "embeddings", "layer", "0", "layer", "1"]
     assert len(table) == 1 + len(ids)
+
+
+def test_an_id_without_a_token_is_listed(tmp_path: Path, run: RunCommand) -> None:
+    tokens = {id: bytes([id]) for id in range(256)} | {259: b"the"}  # 256 to 258 have no token
+    vocabulary = Vocabulary.from_parts(tokens, [], {"<|endoftext|>": 260})
+    config = ModelConfig(vocab_size=261, context_length=8, d_model=16, num_layers=1, num_heads=2)
+    write_imported_model(tmp_path / "model", TransformerLM(config), vocabulary)
+    printed = json.loads(run("next", tmp_path / "model", "--prompt", "a", "--top", "261", "--json").out)
+    without = [(row["bytes"], row["shown"]) for row in printed["next"] if row["id"] == 257]
+    assert without == [("", "id 257")]
 
 
 def test_tokens_lists_positions_ids_and_bytes(tokenizer: Path, ids: list[int], run: RunCommand) -> None:

@@ -37,6 +37,13 @@ def test_the_shipped_recipes_are_those_of_the_repository() -> None:
     }
 
 
+def test_a_file_that_is_not_text_is_rejected(run: RunCommand, folder: Path) -> None:
+    (folder / "mine.toml").write_bytes(b"# caf\xe9")
+    outcome = run("recipes", "mine.toml")
+    assert (outcome.code, "Traceback" in outcome.err) == (2, False)
+    assert "mine.toml" in outcome.err
+
+
 def test_every_recipe_is_listed_in_one_line(run: RunCommand) -> None:
     lines = run("recipes").out.splitlines()
     assert len(lines) == 1 + len(list_recipes())

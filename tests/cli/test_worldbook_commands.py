@@ -53,6 +53,16 @@ def test_check_lists_documents_that_leave_the_grammar(run: RunCommand, tmp_path:
     assert "and 2 more" in outcome.out
 
 
+def test_a_file_in_place_of_the_manifest_is_not_replaced(run: RunCommand, tmp_path: Path) -> None:
+    out, notes = tmp_path / "world.txt", tmp_path / "world.txt.json"
+    notes.write_text("my notes")
+    outcome = run("corpus", "worldbook", "--size", "20kB", "--out", out)
+    assert (outcome.code, notes.read_text(), out.exists()) == (2, "my notes", False)
+    assert str(notes) in outcome.err
+    assert run("corpus", "worldbook", "--size", "20kB", "--out", out, "--replace").code == 0
+    assert read_world_manifest(out) is not None
+
+
 @pytest.mark.parametrize(
     "words",
     [

@@ -6,6 +6,7 @@ import json
 import math
 import re
 from decimal import Decimal
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -13,13 +14,13 @@ import pytest
 from small_world import SMALL
 
 from bytewright.corpus import SEPARATOR
-from bytewright.corpus.storybook import read_stories, write_stories
+from bytewright.corpus.storybook import check_story_file, read_stories, write_stories
 from bytewright.corpus.worldbook import World, Worldbook
 from bytewright.corpus.worldbook.book import SPLITS
 from bytewright.corpus.worldbook.check import check_document, check_document_file, recognise_book
 from bytewright.corpus.worldbook.files import read_world_manifest, write_worldbook
 from bytewright.corpus.worldbook.fused import make_writer
-from bytewright.errors import FormatError, UsageError
+from bytewright.errors import FormatError, StorageError, UsageError
 from bytewright.storage.manifest import manifest_path_of
 from rejection import rejects
 
@@ -95,17 +96,32 @@ def test_an_error_while_writing_leaves_no_file_and_no_thread(tmp_path: Path) -> 
     assert not list(tmp_path.iterdir())
 
 
-def test_an_interrupted_replacement_leaves_the_old_text_without_a_manifest(tmp_path: Path) -> None:
+def test_a_replacement_that_fails_leaves_the_old_text_and_its_manifest(tmp_path: Path) -> None:
     def fail(done: int, total: int) -> None:
         raise KeyboardInterrupt
 
     path = tmp_path / "a.txt"
-    write_worldbook(path, 9_000, world=WORLD)
+    written = write_worldbook(path, 9_000, world=WORLD)
     before = path.read_bytes()
     with pytest.raises(KeyboardInterrupt):
         write_worldbook(path, 10**12, world=World(seed=2), progress=fail)
+    with rejects(UsageError, key="size", found=20):
+        write_worldbook(path, 20, world=World(seed=2))
     assert path.read_bytes() == before
-    assert read_world_manifest(path) is None, "a manifest never describes another text"
+    assert read_world_manifest(path) == written, (
+        "without it, the text would count as one of the default world"
+    )
+
+
+def test_a_missing_text_is_an_error_of_the_disk(tmp_path: Path) -> None:
+    path = tmp_path / "world.txt"
+    for check in (partial(check_document_file, world=WORLD), check_story_file):
+        with rejects(StorageError, path=path):
+            check(path)
+    write_worldbook(path, 9_000, world=WORLD)
+    path.unlink()
+    with rejects(StorageError, path=path):
+        read_world_manifest(path)
 
 
 def test_a_manifest_that_does_not_fit_is_rejected(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import tyro
 from bytewright.cli import console, options
 from bytewright.errors import UsageError, suggest
 from bytewright.shipped_recipes import DataCommand, ShippedRecipe, find_recipe, find_shipped, list_recipes
+from bytewright.storage import atomic
 
 if TYPE_CHECKING:
     from bytewright.registry import Registry
@@ -46,7 +47,7 @@ class ListRecipes:
     def run(self) -> None:
         """Print the list, or one file."""
         if self.name is not None:
-            print(find_recipe(self.name).read_text(encoding="utf-8"), end="")
+            print(atomic.read_text(find_recipe(self.name)), end="")
             return
         recipes = list_recipes()
         if self.json:

@@ -18,6 +18,7 @@ from bytewright.corpus import END_OF_TEXT
 from bytewright.errors import UsageError, wrong_value
 from bytewright.formatting import format_bytes, format_seconds, parse_bytes
 from bytewright.storage import atomic
+from bytewright.storage.manifest import manifest_path_of
 from bytewright.system import usable_cores
 
 if TYPE_CHECKING:
@@ -154,7 +155,8 @@ class WriteWorldbook:
         options.require_at_least(1, self.num_workers, "--num-workers")
         if not 0 <= self.seed < 2**64:
             raise wrong_value("--seed", "from 0 to 2^64 - 1", self.seed)
-        atomic.check_target(self.out, replace=self.replace)
+        for path in (self.out, manifest_path_of(self.out)):
+            atomic.check_target(path, replace=self.replace)
         world = make_world(self.world, self.exponent, self.people)
 
         from bytewright.corpus.worldbook.files import write_worldbook

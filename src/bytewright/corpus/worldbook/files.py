@@ -4,8 +4,8 @@
 because it releases the GIL. The same arguments yield the same bytes for any number of threads, and a smaller
 file is a prefix of a larger one.
 
-The manifest of `world.txt` is `world.txt.json`. It is removed before the text is replaced and written after
-it. So a manifest always describes the text next to it, or is missing after a crash.
+The manifest of `world.txt` is `world.txt.json`. It is removed just before the text is replaced, and written
+after it. So a manifest always describes the text next to it, or is missing after a crash between the two.
 """
 
 from __future__ import annotations
@@ -82,7 +82,6 @@ def write_worldbook(
     """Write the first documents of a split, as many as fit into `size` bytes; at least one must fit."""
     bits: list[float] = []
     digest = hashlib.sha256()
-    atomic.remove_if_present(manifest_path_of(path))
     with atomic.write_stream(path) as stream, closing(_generate(world, seed, split, num_threads)) as tasks:
         num_bytes = 0
         for text, documents in tasks:
@@ -102,6 +101,10 @@ def write_worldbook(
         if not bits:
             expected = f"at least {documents[0][0]} bytes, the length of the first document"
             raise wrong_value("size", expected, size)
+        with atomic.explain("write", path):  # a full disk must fail before the old manifest is removed
+            stream.flush()
+            os.fsync(stream.fileno())
+        atomic.remove_if_present(manifest_path_of(path))  # the block ends with the rename of the new text
     manifest = WorldManifest(
         world=world,
         split=split,

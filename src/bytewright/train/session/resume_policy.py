@@ -20,10 +20,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from bytewright.errors import FormatError, UsageError
-from bytewright.storage.config_reader import MAX_INTEGER, build
+from bytewright.storage.config_reader import MAX_INTEGER, build, convert
 from bytewright.train.checkpoint import SavedState
 from bytewright.train.checkpoint_list import CheckpointList
 from bytewright.train.config import TrainConfig
@@ -31,7 +31,7 @@ from bytewright.train.metrics_log import read_metrics
 from bytewright.train.outcome import Ending, find_status
 from bytewright.train.recipe import flatten, put, to_plain
 from bytewright.train.run_files import CONFIG, OUTCOME, RunWriter, check_space, has_records, read_if_present
-from bytewright.train.session.recorder import TrainState
+from bytewright.train.session.recorder import TrainState, check_plan
 from bytewright.train.setup import Inputs, checkpoint_bytes
 
 ROUNDING_SETTINGS = {
@@ -115,7 +115,7 @@ def find_step_to_continue(checkpoints: CheckpointList, config: TrainConfig, run:
     refusal: UsageError | None = None
     for step in reversed(checkpoints.steps()):
         state = checkpoints.read_state(step)
-        plan = state.get("plan") or ([[0, state["num_steps"]]] if state.get("num_steps") else [])
+        plan = read_plan(state, str(checkpoints.at(step)))
         try:
             continue_config(
                 config,
@@ -137,6 +137,18 @@ def find_step_to_continue(checkpoints: CheckpointList, config: TrainConfig, run:
     if refusal is None:
         return None
     raise _cannot_lengthen(run, config, refusal.key, refusal.expected, refusal.found)
+
+
+def read_plan(state: Mapping[str, Any], source: str) -> list[list[int]]:
+    """Return the planned lengths of a run from the state of a checkpoint, checked."""
+    num_steps = state.get("num_steps")
+    plan = state.get("plan") or ([] if num_steps is None else [[0, num_steps]])
+    try:
+        converted = cast("list[list[int]]", convert(list[list[int]], plan, source, "plan"))
+        check_plan(converted, step=state["step"], num_steps=num_steps)
+    except UsageError as error:
+        raise FormatError(str(error), path=source, key="plan", found=plan) from None
+    return converted
 
 
 def _cannot_lengthen(
