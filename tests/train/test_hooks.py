@@ -17,7 +17,7 @@ from runs import digest, make_config
 
 
 class Silent:
-    """A display that remembers what it was told."""
+    """A display that stores all records."""
 
     def __init__(self, console: Console, title: str) -> None:
         self.title = title
@@ -26,9 +26,6 @@ class Silent:
 
     def record(self, record: Mapping[str, Any], num_steps: int | None) -> None:
         self.records.append(record)
-
-    def say(self, sentence: str) -> None:
-        raise AssertionError(sentence)
 
     def close(self) -> None:
         self.is_closed = True

@@ -70,7 +70,7 @@ class UpdateCost:
 
 
 @dataclass(frozen=True)
-class Share:
+class RuleGroup:
     """The parameters that one rule updates: how many there are of each shape."""
 
     rule: type[Optimizer]
@@ -102,8 +102,8 @@ def update_cost(config: ModelConfig, optimizer: AnyOptimizer = "adamw") -> Updat
     >>> cost.flops // total, cost.num_bytes // total
     (14, 28)
     """
-    shares = list_shares(config, optimizer)
-    if shares is None:
+    groups = list_rule_groups(config, optimizer)
+    if groups is None:
         traced = trace_update(config, optimizer)
         weights = WIDE * count_parameters(config).total
         return UpdateCost(
@@ -112,11 +112,11 @@ def update_cost(config: ModelConfig, optimizer: AnyOptimizer = "adamw") -> Updat
             num_bytes=round(3 * weights + 2 * traced.state_bytes),
         )
     products, elementwise, moved = 0, 0, 0
-    for share in shares:
-        for shape, count in share.shapes.items():
-            of_products, of_elements = share.rule.count_flops(shape)
+    for group in groups:
+        for shape, count in group.shapes.items():
+            of_products, of_elements = group.rule.count_flops(shape)
             products, elementwise = products + count * of_products, elementwise + count * of_elements
-        moved += WIDE * (3 + 2 * len(share.rule.state_names)) * share.num_weights
+        moved += WIDE * (3 + 2 * len(group.rule.state_names)) * group.num_weights
     return UpdateCost(matmul_flops=products, elementwise_flops=elementwise, num_bytes=moved)
 
 
@@ -131,10 +131,10 @@ def list_update_costs(config: ModelConfig) -> dict[str, UpdateCost]:
 
 def state_bytes(config: ModelConfig, optimizer: AnyOptimizer = "adamw") -> int:
     """Return the bytes of the optimizer state: two numbers per weight for AdamW, one for Muon's matrices."""
-    shares = list_shares(config, optimizer)
-    if shares is None:
+    groups = list_rule_groups(config, optimizer)
+    if groups is None:
         return math.ceil(trace_update(config, optimizer).state_bytes)
-    return sum(WIDE * len(share.rule.state_names) * share.num_weights for share in shares)
+    return sum(WIDE * len(group.rule.state_names) * group.num_weights for group in groups)
 
 
 def eager_update_bytes(config: ModelConfig, optimizer: AnyOptimizer, device: DeviceKind) -> int:
@@ -144,9 +144,9 @@ def eager_update_bytes(config: ModelConfig, optimizer: AnyOptimizer, device: Dev
     >>> [eager_update_bytes(base, rule, "cpu") // count_parameters(base).total for rule in ("adamw", "sgd")]
     [212, 60]
     """
-    shares = list_shares(config, optimizer)
-    fused = [] if shares is None else [(share.rule.fused_version, share.shapes) for share in shares]
-    if shares is None or not all(rule and issubclass(rule, FusedOptimizer) for rule, _ in fused):
+    groups = list_rule_groups(config, optimizer)
+    fused = [] if groups is None else [(group.rule.fused_version, group.shapes) for group in groups]
+    if groups is None or not all(rule and issubclass(rule, FusedOptimizer) for rule, _ in fused):
         return round(trace_update(config, optimizer).moved_bytes)
     on_gpu = device == "cuda"
     return sum(
@@ -162,19 +162,19 @@ def update_temporaries(x: StepShape, optimizer: AnyOptimizer, *, is_fused: bool)
     The reference rules need a few tensors of the size of the largest parameter. The fused rules need a few of
     the size of the whole group.
     """
-    shares = list_shares(x.config, optimizer)
-    if shares is None:
+    groups = list_rule_groups(x.config, optimizer)
+    if groups is None:
         return round(trace_update(x.config, optimizer).temporary_bytes)
     peak, before = 0, 0
-    for share in shares:
-        fused = share.rule.fused_version
+    for group in groups:
+        fused = group.rule.fused_version
         if is_fused and fused is not None and issubclass(fused, FusedOptimizer):
-            of_share, before = fused.count_temporary_bytes(
-                share.shapes, compiled=x.compiled, on_gpu=x.device == "cuda", before=before
+            of_group, before = fused.count_temporary_bytes(
+                group.shapes, compiled=x.compiled, on_gpu=x.device == "cuda", before=before
             )
         else:
-            of_share = WIDE * share.rule.num_temporaries * max(map(math.prod, share.shapes))
-        peak = max(peak, of_share)
+            of_group = WIDE * group.rule.num_temporaries * max(map(math.prod, group.shapes))
+        peak = max(peak, of_group)
     return peak
 
 
@@ -188,14 +188,14 @@ def has_fused_update(config: ModelConfig, optimizer: AnyOptimizer) -> bool:
     return _examine(config, optimizer, _part_of(optimizer)).is_fused
 
 
-def list_shares(config: ModelConfig, optimizer: AnyOptimizer) -> list[Share] | None:
+def list_rule_groups(config: ModelConfig, optimizer: AnyOptimizer) -> list[RuleGroup] | None:
     """Return the rules of an optimizer with their parameters, or None if one does not state its costs."""
-    return _examine(config, optimizer, _part_of(optimizer)).shares
+    return _examine(config, optimizer, _part_of(optimizer)).groups
 
 
 @dataclass(frozen=True)
 class _Examined:
-    shares: list[Share] | None
+    groups: list[RuleGroup] | None
     is_fused: bool
 
 
@@ -211,7 +211,7 @@ def _examine(config: ModelConfig, optimizer: AnyOptimizer, part: object) -> _Exa
     fused = build_optimizer(model, dataclasses.replace(settings, implementation="fused"))
     built = build_optimizer(model, dataclasses.replace(settings, implementation="reference"))
     is_fused = bool(fused_updates(fused))
-    shares: list[Share] = []
+    groups: list[RuleGroup] = []
     for rule in built.optimizers if isinstance(built, CombinedOptimizer) else [built]:
         if not isinstance(rule, Optimizer) or not _states_costs(type(rule)):
             return _Examined(None, is_fused)
@@ -219,8 +219,8 @@ def _examine(config: ModelConfig, optimizer: AnyOptimizer, part: object) -> _Exa
         for parameter in rule.parameters:
             shape = tuple(parameter.shape)
             shapes[shape] = shapes.get(shape, 0) + counts[parameter]
-        shares.append(Share(type(rule), shapes))
-    return _Examined(shares, is_fused)
+        groups.append(RuleGroup(type(rule), shapes))
+    return _Examined(groups, is_fused)
 
 
 def _states_costs(rule: type[Optimizer]) -> bool:

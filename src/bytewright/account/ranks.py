@@ -19,7 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from bytewright.account.optimizers import AnyOptimizer, list_shares
+from bytewright.account.optimizers import AnyOptimizer, list_rule_groups
 from bytewright.account.parameters import count_parameters
 from bytewright.errors import UsageError, wrong_value
 from bytewright.model.config import ModelConfig
@@ -139,7 +139,7 @@ def _sent_by_shard(
 
 def _matrices_of_muon(config: ModelConfig, optimizer: AnyOptimizer) -> list[Shape]:
     """Return the shapes of the matrices that Muon updates, in the order of the optimizer."""
-    rules = [share.rule for share in list_shares(config, optimizer) or ()]
+    rules = [group.rule for group in list_rule_groups(config, optimizer) or ()]
     if Muon not in rules:
         return []
     in_block = [shape for name, shape in weight_shapes(config).items() if name.startswith("layers.0.")]

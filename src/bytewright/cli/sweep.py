@@ -121,10 +121,10 @@ class RunSweep:
             else:
                 execute.execute_plan(plan, data, context)
         except execute.SweepStopped as stop:
-            context.say(f"{folder}: saved after {stop.received.name}; the same command continues.")
+            context.print_line(f"{folder}: saved after {stop.received.name}; the same command continues.")
             return 128 + stop.received
         except KeyboardInterrupt:  # parallel runs: each of them has saved
-            context.say(f"{folder}: saved after SIGINT; the same command continues.")
+            context.print_line(f"{folder}: saved after SIGINT; the same command continues.")
             return 128 + signal.SIGINT
         failed = [
             planned.trial.name for planned in make_plan(sweep, folder, only=self.only) if planned.is_open
@@ -132,7 +132,7 @@ class RunSweep:
         if not self.only:
             about, records = read_sweep_folder(folder)
             if not records:
-                context.say(f"{folder}: every run failed at its start, so there is no report.")
+                context.print_line(f"{folder}: every run failed at its start, so there is no report.")
                 return 1
             console.print_line(str(write_report(records, about, folder)))
         return 1 if failed else 0
@@ -149,7 +149,7 @@ class RunSweep:
             folder=folder,
             data_root=self.data,
             keep=sweep.keep,
-            say=console.print_remark,
+            print_line=console.print_remark,
             progress=show,
             console=stderr if stderr.is_terminal else Console(quiet=True),
             engines=engines,
@@ -173,11 +173,11 @@ class RunSweep:
         }
         numbers = itertools.count(1)
 
-        def say(name: str, code: int, line: str) -> None:
+        def print_last_line(name: str, code: int, line: str) -> None:
             """Print the last line of a process with the number of its run in this sweep."""
             console.print_remark(f"[{next(numbers)}/{len(commands)}] {line.removeprefix('[1/1] ')}")
 
-        return run_commands(commands, num_jobs, folder / "logs", say, gpus=list_gpus())
+        return run_commands(commands, num_jobs, folder / "logs", print_last_line, gpus=list_gpus())
 
 
 def print_plan(sweep: Sweep, plan: list[PlannedRun]) -> None:

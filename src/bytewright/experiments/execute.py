@@ -73,7 +73,7 @@ class SweepContext:
     folder: Path
     data_root: Path
     keep: Keep
-    say: Callable[[str], None]
+    print_line: Callable[[str], None]
     progress: PhaseProgress
     console: Console
     engines: CompiledStepCache = field(default_factory=CompiledStepCache)
@@ -122,16 +122,16 @@ def execute_plan(
         if state != planned.state:  # another process has changed it since the plan was made
             planned = dataclasses.replace(planned, state=state, detail=detail)
         if state == "running":
-            context.say(f"{place}: {planned.detail}; skipped")
+            context.print_line(f"{place}: {planned.detail}; skipped")
             continue
         if not planned.is_open:
             # A process may have been killed before it removed them.
             _remove_checkpoints(planned.run, _keep(planned, context))
             continue
-        context.say(f"{place}: {planned.detail}")
+        context.print_line(f"{place}: {planned.detail}")
         corpus = planned.trial.corpus
         outcome = execute_run(planned, None if corpus is None else prepared[_key(corpus)], context)
-        context.say(f"{place}: {describe_outcome(outcome, planned.run)}")
+        context.print_line(f"{place}: {describe_outcome(outcome, planned.run)}")
 
 
 def describe_outcome(outcome: Mapping[str, Any], run: Path) -> str:
@@ -174,7 +174,7 @@ def _train(trial: Trial, run: Path, predicted: Mapping[str, float], context: Swe
     may_copy = context.keep == "metrics" and not run.exists() and not documents
     try:
         if may_copy and (identical := find_identical_run(trial.config, data, context.folder)):
-            context.say(f"{run.name}: copied from the identical run {identical}")
+            context.print_line(f"{run.name}: copied from the identical run {identical}")
             return copy_record(identical, run, trial.config, trial.labels)
         # A process that was killed may have finished training without writing the outcome.
         if not (has_started and Run(run).is_finished_without_checkpoint):
@@ -227,10 +227,10 @@ def _train_in_parts(config: TrainConfig, run: Path, context: SweepContext) -> Tr
             raise UsageError("out of memory with a single window per part; use a smaller model or context")
         change = f"out of memory ({reason}); {{}} with accumulate = {smaller.accumulate}"
         if Run(run).checkpoints.steps():  # later steps differ from those of other runs by rounding
-            context.say(f"{run.name}: {change.format('resumes')}")
+            context.print_line(f"{run.name}: {change.format('resumes')}")
             Run(run).change_setting("accumulate", smaller.accumulate)
         else:
-            context.say(f"{run.name}: {change.format('restarts')}")
+            context.print_line(f"{run.name}: {change.format('restarts')}")
             if run.exists():
                 atomic.remove_folder(run)
         config = smaller

@@ -17,9 +17,9 @@ from bytewright.experiments.records import RunRecord
 from bytewright.train.metrics import is_finite
 from bytewright.train.outcome import State
 
-IGNORED = {"seed", "accumulate", "device", "tensorboard"}
+COMMON_SETTINGS = {"seed", "accumulate", "device", "tensorboard"}
 """Settings that do not separate groups: the seed, and settings that do not affect results."""
-MARGINAL = {"eval_tokens", "keep_last", "sample_prompt"}
+UNLABELLED_SETTINGS = {"eval_tokens", "keep_last", "sample_prompt"}
 """Settings that do not affect training; they are not part of labels."""
 
 MAX_LABEL_SETTINGS = 3
@@ -189,7 +189,11 @@ def find_axes(settings: Sequence[Mapping[str, Any]]) -> list[str]:
     >>> find_axes([{"optimizer.lr": 1e-3, "seed": 0}, {"optimizer.lr": 1e-2, "seed": 1}])
     ['optimizer.lr']
     """
-    names = [name for name in differing(settings) if name not in MARGINAL and not name.endswith("_every")]
+    names = [
+        name
+        for name in differing(settings)
+        if name not in UNLABELLED_SETTINGS and not name.endswith("_every")
+    ]
     is_short = len(names) <= MAX_LABEL_SETTINGS and not any(name.startswith("data.") for name in names)
     return names if is_short else []
 
@@ -210,12 +214,12 @@ def are_of_one_sweep(records: Sequence[RunRecord]) -> bool:
 
 
 def differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the settings in which runs differ, except those in `IGNORED`."""
+    """Return the settings in which runs differ, except those in `COMMON_SETTINGS`."""
     names = list(dict.fromkeys(name for each in settings for name in each))
     return [
         name
         for name in names
-        if name not in IGNORED and any(each.get(name) != settings[0].get(name) for each in settings)
+        if name not in COMMON_SETTINGS and any(each.get(name) != settings[0].get(name) for each in settings)
     ]
 
 

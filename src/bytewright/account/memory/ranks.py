@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from bytewright.account.memory.training import WORKSPACE, Moment, StepMemory, TrainingMemory
-from bytewright.account.optimizers import AnyOptimizer, list_shares
+from bytewright.account.optimizers import AnyOptimizer, list_rule_groups
 from bytewright.account.ranks import Groups, Ranks
 from bytewright.errors import UsageError
 from bytewright.model.config import Implementation
@@ -78,8 +78,8 @@ class _ShardedMemory(StepMemory):
 
     def __init__(self, x: StepShape, optimizer: AnyOptimizer, ranks: Ranks) -> None:
         super().__init__(x, optimizer, "fused")
-        shares = list_shares(x.config, optimizer)
-        if shares is None:
+        rule_groups = list_rule_groups(x.config, optimizer)
+        if rule_groups is None:
             message = 'parallel.strategy = "shard" supports adamw, sgd and muon; use "replicate"'
             raise UsageError(message, key="optimizer.name", found=str(optimizer))
         num_ranks = ranks.num_ranks
@@ -90,9 +90,9 @@ class _ShardedMemory(StepMemory):
             WIDE * num_ranks * size for size in (groups.block, groups.embeddings, groups.root)
         )
         self.state = sum(
-            WIDE * len(share.rule.state_names) * count * count_numbers(shape, num_ranks)
-            for share in shares
-            for shape, count in share.shapes.items()
+            WIDE * len(group.rule.state_names) * count * count_numbers(shape, num_ranks)
+            for group in rule_groups
+            for shape, count in group.shapes.items()
         )
         self.largest = max(count_numbers(shape, num_ranks) for shape in weight_shapes(x.config).values())
 

@@ -36,9 +36,6 @@ class Display(Protocol):
     def record(self, record: Mapping[str, Any], num_steps: int | None) -> None:
         """Show a record of metrics."""
 
-    def say(self, sentence: str) -> None:
-        """Show a sentence that is not a record."""
-
     def close(self) -> None:
         """End the display."""
 
@@ -54,15 +51,14 @@ class PlainDisplay:
     def __init__(self, console: Console, title: str) -> None:
         self._console = console
         self._time_left = TimeLeft()
-        self.say(title)
+        self._print(title)
 
     def record(self, record: Mapping[str, Any], num_steps: int | None) -> None:
         """Print the record as one line."""
         left = estimate_time_left(self._time_left, record, num_steps)
-        self.say("  ".join(filter(None, [summarise(record, num_steps), left])))
+        self._print("  ".join(filter(None, [summarise(record, num_steps), left])))
 
-    def say(self, sentence: str) -> None:
-        """Print the sentence."""
+    def _print(self, sentence: str) -> None:
         self._console.print(escape_controls(sentence), soft_wrap=True, highlight=False, markup=False)
 
     def close(self) -> None:
@@ -84,7 +80,8 @@ class LiveDisplay:
     def record(self, record: Mapping[str, Any], num_steps: int | None) -> None:
         """Redraw the panel on the next refresh; an event is printed as a line above it."""
         if "event" in record:
-            self.say(summarise(record, num_steps))
+            sentence = escape_controls(summarise(record, num_steps))
+            self._live.console.print(sentence, markup=False, highlight=False)
             return
         if is_finite(record.get("loss")):
             self._losses.append(record["loss"])
@@ -92,10 +89,6 @@ class LiveDisplay:
             self._validation = (record["step"], record["validation_loss"])
         self._left = estimate_time_left(self._time_left, record, num_steps)
         self._last = record, num_steps
-
-    def say(self, sentence: str) -> None:
-        """Print the sentence above the panel."""
-        self._live.console.print(escape_controls(sentence), markup=False, highlight=False)
 
     def close(self) -> None:
         """Stop redrawing; the last panel stays."""

@@ -182,9 +182,6 @@ class SilentDisplay:
     def record(self, record: Mapping[str, Any], num_steps: int | None) -> None:
         """Show nothing."""
 
-    def say(self, sentence: str) -> None:
-        """Show nothing."""
-
     def close(self) -> None:
         """Nothing is open."""
 
