@@ -38,13 +38,13 @@ class SweepRunner:
     def __init__(self, place: Path, *, name: str = "out", make_sampler: object = short_samples) -> None:
         self.sweep: Sweep = read_sweep(place / "rates.toml")
         self.folder = place / name
-        self.printed: list[str] = []
+        self.said: list[str] = []
         self.context = SweepContext(
             folder=self.folder,
             data_root=place / "data",
             keep=self.sweep.keep,
             make_sampler=make_sampler,  # type: ignore[arg-type]
-            print_line=self.printed.append,
+            print_line=self.said.append,
             progress=lambda *_: None,
             console=Console(quiet=True),
         )

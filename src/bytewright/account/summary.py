@@ -89,7 +89,7 @@ class Account:
                 "bytes_fp32": 4 * self.parameters.total,
                 "bytes_bf16": 2 * self.parameters.total,
             },
-            "matmuls": [dataclasses.asdict(it) | {"flops": it.flops} for it in self.matmuls],
+            "matmuls": [dataclasses.asdict(matmul) | {"flops": matmul.flops} for matmul in self.matmuls],
             "flops": _flops_to_dict(self.flops, self.tokens),
             "causal_flops": _flops_to_dict(self.causal_flops, self.tokens),
             "textbook": {

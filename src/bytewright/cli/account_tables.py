@@ -133,11 +133,13 @@ def _print_flops(account: Account) -> None:
     causal = account.causal_flops
     halved = (causal.attention_scores + causal.attention_weighting) // 2
     rows = []
-    for it in account.matmuls:
-        of_causal = halved if it.component in ("attention_scores", "attention_weighting") else it.flops
-        shape = f"({it.m:,} x {it.k:,}) ({it.k:,} x {it.n:,})"
-        shares = f"{it.flops / account.flops.forward:.1%}", f"{of_causal / causal.forward:.1%}"
-        rows.append((it.name, f"{it.times:,}", shape, _format_flops(it.flops), *shares))
+    for matmul in account.matmuls:
+        of_causal = (
+            halved if matmul.component in ("attention_scores", "attention_weighting") else matmul.flops
+        )
+        shape = f"({matmul.m:,} x {matmul.k:,}) ({matmul.k:,} x {matmul.n:,})"
+        shares = f"{matmul.flops / account.flops.forward:.1%}", f"{of_causal / causal.forward:.1%}"
+        rows.append((matmul.name, f"{matmul.times:,}", shape, _format_flops(matmul.flops), *shares))
     headings = ("product", "times", "shape", "FLOP", "share", "causal")
     console.print_table(headings, rows, title="\nFLOPs of a forward pass, one batch")
     totals = []

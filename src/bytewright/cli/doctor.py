@@ -108,7 +108,9 @@ def _gpu() -> Finding:
         return Finding("gpu", f"unknown, because torch cannot be imported ({error})", "make torch importable")
     if torch.cuda.is_available():
         devices = [torch.cuda.get_device_properties(number) for number in range(torch.cuda.device_count())]
-        return Finding("gpu", ", ".join(f"{it.name} ({_gigabytes(it.total_memory)})" for it in devices))
+        return Finding(
+            "gpu", ", ".join(f"{device.name} ({_gigabytes(device.total_memory)})" for device in devices)
+        )
     if torch.backends.mps.is_available():
         return Finding("gpu", "Apple GPU (mps)")
     return Finding("gpu", "none: everything works on the CPU, but training is slow")

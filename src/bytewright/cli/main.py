@@ -305,10 +305,12 @@ def describe_option_error(event: Any, command: type) -> str | None:
 
     match type(event).__name__:
         case "MissingArgs":
-            missing = [it.arg for it in event.missing_arguments]
+            missing = [argument.arg for argument in event.missing_arguments]
             names = [
-                f"{name_of(it)} {it.lowered.metavar}" if name_of(it)[0] == "-" else name_of(it)
-                for it in missing
+                f"{name_of(argument)} {argument.lowered.metavar}"
+                if name_of(argument)[0] == "-"
+                else name_of(argument)
+                for argument in missing
             ]
             return f"{' and '.join(names)} {'is' if len(names) == 1 else 'are'} missing"
         case "UnrecognizedArgs":

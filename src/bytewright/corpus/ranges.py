@@ -265,12 +265,16 @@ def _ends_open(file: BinaryIO, size: int) -> bool:
     return False
 
 
-def read_range(range: TextRange) -> bytes:
+def read_range(text_range: TextRange) -> bytes:
     """Return the bytes of a range; raise if the source has become shorter."""
-    with open_source(range.source) as file:
-        file.seek(range.start)
-        text = file.read(range.num_bytes)
-    if len(text) != range.num_bytes:
-        message = f"{range.source}: was changed while it was read: expected {range.end} bytes or more"
-        raise StorageError(message, path=range.source, expected=range.end, found=range.start + len(text))
+    with open_source(text_range.source) as file:
+        file.seek(text_range.start)
+        text = file.read(text_range.num_bytes)
+    if len(text) != text_range.num_bytes:
+        message = (
+            f"{text_range.source}: was changed while it was read: expected {text_range.end} bytes or more"
+        )
+        raise StorageError(
+            message, path=text_range.source, expected=text_range.end, found=text_range.start + len(text)
+        )
     return text

@@ -100,12 +100,12 @@ def measure_corpus_on(
 ) -> CorpusStats:
     """Return the counts of ranges, measured by the workers of an executor; see `cut_for_stats`."""
     tally = Tally(EXACT_WORDS)
-    total, done = sum(range.num_bytes for range in ranges), 0
+    total, done = sum(text_range.num_bytes for text_range in ranges), 0
     measure = partial(tally_range, field=field)
     with closing(map_unordered(executor, measure, ranges, num_workers=num_workers)) as measured:
-        for range, part in measured:
+        for text_range, part in measured:
             tally.merge(part)
-            done += range.num_bytes
+            done += text_range.num_bytes
             if progress is not None:
                 progress(done, total)
     return tally.result(num_common)
@@ -123,16 +123,16 @@ def cut_for_stats(sources: Sequence[str], *, progress: Progress | None = None) -
     cut = {source: cut_sources([source], progress=progress) for source in plain}
     whole = [source for source in sources if source not in cut]
     cut |= {source: cut_sources([source], range_bytes=2**63) for source in whole}
-    return [range for source in sources for range in cut[source]]
+    return [text_range for source in sources for text_range in cut[source]]
 
 
-def tally_range(range: TextRange, *, field: str = "text") -> Tally:
+def tally_range(text_range: TextRange, *, field: str = "text") -> Tally:
     """Return the counts of one range; runs on a worker."""
     tally = Tally(EXACT_WORDS)
-    if is_plain_text_name(range.source):
-        chunks = chunks_of_text(iter([read_range(range)]))
+    if is_plain_text_name(text_range.source):
+        chunks = chunks_of_text(iter([read_range(text_range)]))
     else:
-        chunks = read_chunks(range.source, field=field)
+        chunks = read_chunks(text_range.source, field=field)
     for chunk in chunks:
         tally.add(chunk)
     return tally

@@ -102,14 +102,14 @@ class CountTask:
     @property
     def num_bytes(self) -> int:
         """The bytes of all ranges."""
-        return sum(range.num_bytes for range in self.ranges)
+        return sum(text_range.num_bytes for text_range in self.ranges)
 
 
 def count_ranges(task: CountTask) -> bytes:
     """Return the table of the words in some ranges; runs on a worker."""
     counter = WordCounter(name_of_pattern(task.pattern), task.special_tokens)
-    for range in task.ranges:
-        counter.add_text(read_range(range))
+    for text_range in task.ranges:
+        counter.add_text(read_range(text_range))
     return counter.table_bytes()
 
 
@@ -184,7 +184,7 @@ class EncodeTask:
 
     folder: str
     name: str
-    range: TextRange
+    text_range: TextRange
     fingerprint: str
     append_end: bool
     """Whether to add the end token after the range: another source follows text without one."""
@@ -197,7 +197,7 @@ def encode_range(task: EncodeTask) -> Manifest:
     folder = Path(task.folder)
     tokenizer = _load_tokenizer(str(folder / TOKENIZER), task.fingerprint)
     end = tokenizer.special_tokens.get(END_OF_TEXT)
-    ids = tokenizer.encode_array(read_range(task.range), num_threads=1)
+    ids = tokenizer.encode_array(read_range(task.text_range), num_threads=1)
     path = folder / task.name
     with TokenFileWriter(
         path, tokenizer_fingerprint=task.fingerprint, vocabulary_size=tokenizer.vocab_size
@@ -257,13 +257,13 @@ def encode_on(
         complete = {task.name: manifest for task in tasks if (manifest := _find_complete(task)) is not None}
         num_reused = len(complete)
         digest, num_hashed = DatasetHash(), 0
-        total = sum(task.range.num_bytes for task in tasks)
-        done = sum(task.range.num_bytes for task in tasks if task.name in complete)
+        total = sum(task.text_range.num_bytes for task in tasks)
+        done = sum(task.text_range.num_bytes for task in tasks if task.name in complete)
         missing = [task for task in tasks if task.name not in complete]
         with closing(map_unordered(executor, encode_range, missing, num_workers=num_workers)) as encoded:
             for task, manifest in encoded:
                 complete[task.name] = manifest
-                done += task.range.num_bytes
+                done += task.text_range.num_bytes
                 if progress is not None:
                     progress(done, total)
                 while num_hashed < len(tasks) and tasks[num_hashed].name in complete:
@@ -281,17 +281,24 @@ def encode_on(
 def _plan(tokenizer: Tokenizer, ranges: Sequence[TextRange], folder: Path) -> list[EncodeTask]:
     has_end = END_OF_TEXT in tokenizer.special_tokens
     tasks = []
-    for number, range in enumerate(ranges, start=1):
+    for number, text_range in enumerate(ranges, start=1):
         is_final = number == len(ranges)
-        append_end = has_end and range.ends_open and not is_final
-        closes_document = is_final and (range.ends_open or not has_end)
-        identity = [range.source, range.version, range.start, range.end, append_end, closes_document]
+        append_end = has_end and text_range.ends_open and not is_final
+        closes_document = is_final and (text_range.ends_open or not has_end)
+        identity = [
+            text_range.source,
+            text_range.version,
+            text_range.start,
+            text_range.end,
+            append_end,
+            closes_document,
+        ]
         digest = hashlib.sha256(json.dumps([tokenizer.fingerprint, *identity]).encode()).hexdigest()
         tasks.append(
             EncodeTask(
                 folder=str(folder),
                 name=f"tokens-{digest[:16]}.npy",
-                range=range,
+                text_range=text_range,
                 fingerprint=tokenizer.fingerprint,
                 append_end=append_end,
                 closes_document=closes_document,

@@ -196,8 +196,13 @@ class ListTokens:
             print(json.dumps(rows))
             return
         shown = [
-            (show_token(it.token, options.BYTES_SHOWN), str(row["start"]), str(it.id), it.token.hex(" "))
-            for row, it in zip(rows, pieces, strict=True)
+            (
+                show_token(piece.token, options.BYTES_SHOWN),
+                str(row["start"]),
+                str(piece.id),
+                piece.token.hex(" "),
+            )
+            for row, piece in zip(rows, pieces, strict=True)
         ]
         console.print_table(("token", "start", "id", "bytes"), shown)
 
@@ -239,9 +244,11 @@ def print_overlap(names: list[str], tokenizers: list[Tokenizer]) -> None:
 
     first, second = (tokenizer.vocabulary for tokenizer in tokenizers)
     shared = overlap(first, second)
-    num_tokens = [len(it.ids_of_ordinary_tokens) for it in (first, second)] + [shared.num_shared_tokens]
+    num_tokens = [len(vocabulary.ids_of_ordinary_tokens) for vocabulary in (first, second)] + [
+        shared.num_shared_tokens
+    ]
     num_merges = len(first.merges), len(second.merges), shared.num_shared_merges
-    specials = [" ".join(it.special_tokens) or "none" for it in (first, second)]
+    specials = [" ".join(vocabulary.special_tokens) or "none" for vocabulary in (first, second)]
     rows = (
         ("tokens, without special ones", *(f"{number:,}" for number in num_tokens)),
         ("merges", *(f"{number:,}" for number in num_merges)),
