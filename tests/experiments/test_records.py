@@ -233,13 +233,13 @@ def test_the_curve_of_diverged_seeds_is_the_median() -> None:
 def test_curves_are_drawn_relative_to_the_floor_if_they_stay_above_it() -> None:
     about = SweepInfo(name="rates", axes=["optimizer.lr"])
     records = [make_record(f"r{n}", n, labels={"optimizer.lr": 0.1 * n}, floor=0.3) for n in (1, 2, 3)]
-    (figure, *_) = learning_curves(group_runs(records, about.axes), VALIDATION, about)
+    (figure, *_) = learning_curves(group_runs(records, about.axes), VALIDATION)
     assert isinstance(figure.chart, Chart)
     assert figure.chart.y.log
     assert figure.chart.y.origin == pytest.approx(0.6)  # in these runs two bits are one nat
     assert "0.6000" in figure.caption
     below = [dataclasses.replace(record, floor=0.6) for record in records]
-    (figure, *_) = learning_curves(group_runs(below, about.axes), VALIDATION, about)
+    (figure, *_) = learning_curves(group_runs(below, about.axes), VALIDATION)
     assert isinstance(figure.chart, Chart)
     assert not figure.chart.y.log
     assert [reference.value for reference in figure.chart.references] == pytest.approx([1.2])

@@ -65,7 +65,7 @@ def test_a_setting_with_diverged_seeds_is_not_the_best_and_shows_their_number(tm
     assert against.chart.series[0].crosses == [(2.0, "lr 2 (2 of 3 diverged)")]
     assert draw_chart(against.chart).count('class="gone"') == 2
     assert sentence in against.caption
-    (curves, *_) = learning_curves(groups, VALIDATION, about)
+    (curves, *_) = learning_curves(groups, VALIDATION)
     assert isinstance(curves.chart, Chart)
     assert curves.chart.x.label == "steps"
     words = [series.full_label for series in curves.chart.series]

@@ -81,7 +81,7 @@ def build_report(records: Sequence[RunRecord], about: SweepInfo | None = None) -
     groups = [group for part in comparisons for group in part.groups]
     sections = [
         PageSection("Results", _results(comparisons, about)),
-        PageSection("Learning curves", _curves(comparisons, about)),
+        PageSection("Learning curves", _curves(comparisons)),
         PageSection("Samples", _samples(groups, comparisons[0].best)),
         PageSection(
             "Cost",
@@ -238,11 +238,11 @@ def _results(comparisons: Sequence[compare.Comparison], about: SweepInfo) -> lis
     return blocks
 
 
-def _curves(comparisons: Sequence[compare.Comparison], about: SweepInfo) -> list[Block]:
+def _curves(comparisons: Sequence[compare.Comparison]) -> list[Block]:
     """Return the learning curves of each text; a text with a single setting has only one chart."""
     blocks: list[Block] = []
     for part in comparisons:
-        figures = learning_curves(part.groups, part.curve_metric, about)
+        figures = learning_curves(part.groups, part.curve_metric)
         is_single = len(part.groups) == 1 < len(comparisons)
         blocks += _add_text_name(figures[:1] if is_single else figures, part, comparisons)
     return blocks

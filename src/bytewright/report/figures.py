@@ -30,7 +30,7 @@ EARLY = 0.12
 """The initial share of a run that does not determine the limits of y, since the loss falls steeply there."""
 
 
-def learning_curves(groups: Sequence[Group], metric: Metric, about: SweepInfo | None) -> list[Figure]:
+def learning_curves(groups: Sequence[Group], metric: Metric) -> list[Figure]:
     """Return charts of the metric by steps, by tokens and by wall-clock time."""
     floor = floor_of([run for group in groups for run in group.runs], metric)
     figures = []

@@ -159,9 +159,9 @@ class Recorder:
                 self.progress.since_line.append([loss, norm])
                 self.progress.refused_in_a_row = 0
             else:
-                self._record_refusal(step, loss, norm)
+                self._record_refusal(step, loss)
 
-    def _record_refusal(self, step: int, loss: float, norm: float) -> None:
+    def _record_refusal(self, step: int, loss: float) -> None:
         self.progress.num_refused += 1
         self.progress.refused_in_a_row += 1
         cause = "gradient" if math.isfinite(loss) else "loss"
