@@ -278,6 +278,8 @@ def _recovery_blocks(analysis: Analysis) -> list[Block]:
         for each in analysis.recoveries
         if each.estimate is not None
     ]
+    if not dots:
+        return [table_of_recovery(analysis)]
     floor = analysis.points.floor
     chart = DotChart(
         title="E by procedure",
@@ -287,7 +289,7 @@ def _recovery_blocks(analysis: Analysis) -> list[Block]:
         references=[] if floor is None else [Reference("true E", floor)],
     )
     caption = "Bars are intervals over seeds; long ones leave the chart."
-    return [*([Figure(chart, caption)] if dots else []), table_of_recovery(analysis)]
+    return [Figure(chart, caption), table_of_recovery(analysis)]
 
 
 def _limits(dots: Sequence[Dot], floor: float | None) -> tuple[float, float]:
