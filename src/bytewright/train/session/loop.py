@@ -345,7 +345,7 @@ class Trainer:
                 if model is not None:
                     self.writer.write_sample(step, self._write_text(self.sample, model))
         if save_due:
-            self._note_best(evaluation)
+            self._update_best(evaluation)
             self._save()
         elif is_last:
             self.recorder.flush()  # the records must survive a power cut, as those before a checkpoint do
@@ -420,7 +420,7 @@ class Trainer:
         lr = self.config.optimizer.lr * self._factor
         self.recorder.line(lr=lr, evaluation=None, extra={}, in_log_alone=True)
 
-    def _note_best(self, evaluation: Evaluation | None) -> None:
+    def _update_best(self, evaluation: Evaluation | None) -> None:
         best = self.progress.best_loss
         if evaluation and math.isfinite(evaluation.loss) and (best is None or evaluation.loss < best):
             self.progress.best_step, self.progress.best_loss = self.progress.step, evaluation.loss
