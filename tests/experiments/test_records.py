@@ -12,7 +12,7 @@ from rich.console import Console
 
 from bytewright.errors import BytewrightError, FormatError, UsageError
 from bytewright.experiments.groups import group_runs
-from bytewright.experiments.inputs import compare_record, read_inputs
+from bytewright.experiments.inputs import read_inputs, with_recomputed_costs
 from bytewright.experiments.records import RunRecord, measured_costs, read_run
 from bytewright.experiments.results import SweepInfo, read_results, write_results
 from bytewright.report.charts import Chart
@@ -301,12 +301,12 @@ def test_predictions_are_added_to_runs_on_known_machines(tmp_path: Path) -> None
     train(make_config(tmp_path, device="auto", precision="bf16"), tmp_path / "a", console=Console(quiet=True))
     record = read_run(tmp_path / "a")
     on_gpu = dataclasses.replace(record, environment={**record.environment, "cuda": "NVIDIA H200"})
-    predicted = compare_record(on_gpu).predicted
+    predicted = with_recomputed_costs(on_gpu).predicted
     of_model = {"parameters", "flops_per_token"}
     assert set(predicted) == of_model | {"memory_bytes", "tokens_per_second", "seconds"}
     assert predicted["seconds"] == pytest.approx(24 * 32 / predicted["tokens_per_second"])
     elsewhere = dataclasses.replace(record, environment={**record.environment, "cuda": "Slate 9000"})
-    assert set(compare_record(elsewhere).predicted) == of_model | {"memory_bytes"}
+    assert set(with_recomputed_costs(elsewhere).predicted) == of_model | {"memory_bytes"}
 
 
 def test_the_report_of_a_run_has_predictions_and_measurements(tmp_path: Path) -> None:
@@ -319,7 +319,7 @@ def test_the_report_of_a_run_has_predictions_and_measurements(tmp_path: Path) ->
         measured={**record.measured, **measured_costs(lines)},
     )
     assert record.measured["memory_bytes"] == 1024  # the last line, of step 24, has the highest peak
-    (table,) = table_of_predictions(compare_record(record))
+    (table,) = table_of_predictions(with_recomputed_costs(record))
     assert isinstance(table, Table)
     rows = {str(row[0]): row[1:] for row in table.rows}
     names = ["parameters", "FLOPs per token", "tokens per second", "utilisation (MFU)", "time", "peak memory"]

@@ -22,7 +22,7 @@ from bytewright.corpus.worldbook import Split
 from bytewright.corpus.worldbook.files import WorldManifest, grammar_digest, write_worldbook
 from bytewright.corpus.worldbook.world import MAX_PEOPLE, World
 from bytewright.errors import BytewrightError, UsageError, wrong_value
-from bytewright.experiments.records import FLOOR
+from bytewright.experiments.records import CORPUS_FILE
 from bytewright.formatting import PhaseProgress, Progress
 from bytewright.storage import atomic, filesystem
 from bytewright.system import usable_cores
@@ -197,7 +197,7 @@ def _write_texts(config: CorpusConfig, folder: Path, progress: PhaseProgress) ->
     """Create the training and the validation text unless they exist; their contents are deterministic."""
     if config.text is not None and config.validation is not None:
         return config.text, config.validation
-    train, validation, written_last = (folder / name for name in (TRAIN_TEXT, VALIDATION_TEXT, FLOOR))
+    train, validation, written_last = (folder / name for name in (TRAIN_TEXT, VALIDATION_TEXT, CORPUS_FILE))
     if not all(path.is_file() for path in (train, validation, written_last)):
         if config.text is None:
             about = _write_books(config, train, validation, progress)

@@ -66,10 +66,10 @@ def _with_costs(record: RunRecord) -> RunRecord:
     """Return a record with predictions and counts; runs of earlier versions have not recorded them."""
     if record.predicted and "flops_per_token" in record.measured:
         return record
-    return compare_record(record)
+    return with_recomputed_costs(record)
 
 
-def compare_record(record: RunRecord) -> RunRecord:
+def with_recomputed_costs(record: RunRecord) -> RunRecord:
     """Return a record with the costs that its version did not record, as far as they can be computed."""
     if "sampling.temperature" in record.settings:
         return record

@@ -22,7 +22,8 @@ from bytewright.train.recipe import flatten
 from bytewright.train.run import Run, check_no_link
 from bytewright.train.run_files import read_if_present
 
-FLOOR = "corpus.json"
+CORPUS_FILE = "corpus.json"
+"""The file of a corpus that describes its text; it has the entropy of generated text."""
 
 Line = Mapping[str, Any]
 
@@ -174,7 +175,7 @@ def read_corpus_name(data: object) -> str | None:
 def _read_corpus_fields(tokens: object) -> Iterator[dict[str, Any]]:
     """Yield the contents of corpus.json in the two folders above a token file; of a missing file, nothing."""
     for folder in Path(tokens).parents[:2] if isinstance(tokens, str) else ():
-        yield read_if_present(folder / FLOOR)
+        yield read_if_present(folder / CORPUS_FILE)
 
 
 def _object_in(outcome: Mapping[str, Any], name: str, run: Path) -> dict[str, Any]:

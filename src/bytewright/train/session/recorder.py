@@ -231,7 +231,7 @@ def mean(values: list[float]) -> float | None:
     return sum(values) / len(values) if values else None
 
 
-class Mark(NamedTuple):
+class ClockReading(NamedTuple):
     """The clock of a session after a step: seconds in steps, seconds in pauses, number of pauses."""
 
     num_taken: int
@@ -239,12 +239,12 @@ class Mark(NamedTuple):
     pausing: float
     num_pauses: int
 
-    def per_step(self, since: Mark) -> float:
-        """Return the mean seconds of a step since an earlier mark."""
+    def per_step(self, since: ClockReading) -> float:
+        """Return the mean seconds of a step since an earlier reading."""
         return (self.stepping - since.stepping) / (self.num_taken - since.num_taken)
 
-    def per_pause(self, since: Mark) -> float:
-        """Return the mean seconds of a pause since an earlier mark, with at least one pause in between."""
+    def per_pause(self, since: ClockReading) -> float:
+        """Return the mean seconds of a pause since an earlier reading, with at least one pause in between."""
         return (self.pausing - since.pausing) / (self.num_pauses - since.num_pauses)
 
 
@@ -265,8 +265,8 @@ class StepPlanner:
         intervals = (config.eval_every, config.save_every, config.sample_every, config.norms_every)
         self._steps_per_pause = min(every for every in intervals if every)
         self._recorder, self._validation, self._measure = recorder, validation, measure
-        self._first: Mark | None = None
-        self._last = Mark(0, 0.0, 0.0, 0)
+        self._first: ClockReading | None = None
+        self._last = ClockReading(0, 0.0, 0.0, 0)
         self._recent_step, self._per_pause = math.inf, 0.0
         self._check_step, self._check_second = WARMING_STEPS, math.inf
 
@@ -277,33 +277,33 @@ class StepPlanner:
         self._recorder.process_results()
         if self._first is None:
             self._measure_evaluation()
-            self._first = self._last = self._mark(num_taken)
+            self._first = self._last = self._read_clock(num_taken)
             self._check_step = num_taken + 1
             return
         progress, before = self._recorder.progress, self._recorder.progress.num_steps
         left = self._limit - self._recorder.seconds()
         if left <= 0 or progress.step == before:
             return
-        num_steps = self._num_steps(self._mark(num_taken), self._first, left)
+        num_steps = self._num_steps(self._read_clock(num_taken), self._first, left)
         if num_steps is not None:
             progress.set_length(num_steps)
             self._recorder.event("planned_steps", num_steps=num_steps, before=before)
 
-    def _num_steps(self, mark: Mark, first: Mark, left: float) -> int | None:
+    def _num_steps(self, now: ClockReading, first: ClockReading, left: float) -> int | None:
         """Return the length of the run by a new plan, or None if the plan stays, or is not due yet."""
         step, last, before = self._recorder.progress.step, self._last, self._recorder.progress.num_steps
         span = min(CHECK_SHARE * self._limit, CHECK_SHARE_LEFT * left)
         self._check_second = self._limit - left + 2 * span
-        if last is first and mark.stepping - first.stepping <= span:
-            self._check_step = mark.num_taken + (mark.num_taken - first.num_taken)
+        if last is first and now.stepping - first.stepping <= span:
+            self._check_step = now.num_taken + (now.num_taken - first.num_taken)
             return None
-        recent = mark.per_step(last)
+        recent = now.per_step(last)
         # A single slow interval can be a pause of the machine; two in a row are a new speed.
-        per_step = max(mark.per_step(first), min(recent, self._recent_step))
-        if mark.num_pauses > last.num_pauses:
-            self._per_pause = max(mark.per_pause(first), mark.per_pause(last))
-        self._last, self._recent_step = mark, recent
-        self._check_step = mark.num_taken + max(1, int(span / per_step))
+        per_step = max(now.per_step(first), min(recent, self._recent_step))
+        if now.num_pauses > last.num_pauses:
+            self._per_pause = max(now.per_pause(first), now.per_pause(last))
+        self._last, self._recent_step = now, recent
+        self._check_step = now.num_taken + max(1, int(span / per_step))
         fitting, at_most = (
             step + self._fitting(left, share, per_step) for share in (RESERVE_SHARE, RESERVE_SHARE / 2)
         )
@@ -319,11 +319,11 @@ class StepPlanner:
         seconds = left - reserve - (1 + begun) * self._per_pause
         return max(1, int(seconds / (per_step + self._per_pause / self._steps_per_pause)))
 
-    def _mark(self, num_taken: int) -> Mark:
+    def _read_clock(self, num_taken: int) -> ClockReading:
         pausing, step = self._recorder.untimed_seconds, self._recorder.progress.step
         stepping = self._recorder.seconds() - pausing
         # The pause after the current step is still to come.
-        return Mark(num_taken, stepping, pausing, (step - 1) // self._steps_per_pause)
+        return ClockReading(num_taken, stepping, pausing, (step - 1) // self._steps_per_pause)
 
     def _measure_evaluation(self) -> None:
         if self._validation is None:
