@@ -278,8 +278,8 @@ def print_tables(rows: list[Row], console: Console) -> None:
             cells += ["", row.get("error", "")]
         table.add_row(*cells)
     console.print(table)
-    judged = [is_within(row) for row in rows if "predicted" in row]
-    console.print(f"{sum(judged)} of {len(judged)} predictions are within their tolerance")
+    checked = [is_within(row) for row in rows if "predicted" in row]
+    console.print(f"{sum(checked)} of {len(checked)} predictions are within their tolerance")
 
 
 def main(options: Options) -> None:

@@ -48,9 +48,9 @@ AUTHORS = {
 }
 """The numbers of each author's novels in the file."""
 VALIDATION = ("Bennett", "Conrad", "Ward")
-"""The authors that settings are chosen by."""
+"""The authors that settings are chosen on."""
 TEST = ("Forster", "Hardy", "Stevenson")
-"""The authors that the chosen settings are judged by."""
+"""The authors that the chosen settings are compared on."""
 
 
 def split_by_author(text: str) -> dict[str, str]:

@@ -1,11 +1,11 @@
-"""Find a recipe for a small corpus: passes, rate, tied embeddings and weight decay, judged on other authors.
+"""Find a recipe for a small corpus: passes, rate, tied embeddings and weight decay, tested on other authors.
 
     python benchmarks/author_split.py novels.txt --out benchmarks/data/authors
     python benchmarks/novels_sweep.py --data benchmarks/data/authors --json novels.json     # an H200
 
 All runs have the base experiment's shape. Settings are chosen by the loss on validation authors with one
-seed. The best one, the former recipe and a GPT-2 of transformers at its best rate are then judged on test
-authors, with three seeds each. The loss is the mean over adjacent windows of the context length, in nats.
+seed. The best one, the former recipe and a GPT-2 of transformers at its best rate are then compared on
+test authors, with three seeds each. The loss is the mean over adjacent windows of the context length, in nats.
 The GPT-2 has the architecture and the settings of nanoGPT: LayerNorm, learned positions, GELU, tied
 embeddings, AdamW with weight decay 0.1, cosine schedule to a tenth.
 """
@@ -40,9 +40,8 @@ from bytewright.optim.schedules import cosine_schedule
 from bytewright.train.config import DataConfig, TrainConfig
 from bytewright.train.recipe import read_recipe
 
-RECIPE = Path(__file__).parents[1] / "benchmarks" / "learning.toml"
+RECIPE = Path(__file__).with_name("learning.toml")
 SPEED = 2e6
-BATCH = 128
 FIRST_STAGE = 0.62
 """The share of the time in which settings are searched; then seeds are added."""
 
@@ -84,6 +83,7 @@ SETTINGS = (
 )
 PEER_RATES = (5e-4, 1e-3)
 NUM_SEEDS = 3
+PARTS = ("train", "validation", "test")
 
 
 def measure_loss(
@@ -121,7 +121,7 @@ class AuthorMeasure:
     def losses(self, logits_of: Any, context_length: int, device: torch.device) -> dict[str, float]:
         """Return the losses of a function from ids to logits."""
         found = {}
-        for part in ("train", "validation", "test"):
+        for part in PARTS:
             tokens = TokenFile.open(self.data / f"{part}.npy").tokens
             if part == "train":  # as much as is measured of the others
                 tokens = tokens[: 2**20]
@@ -245,7 +245,7 @@ def best_setting(runs: list[Result], contestant: str) -> str | None:
 
 
 def print_table(runs: list[Result]) -> None:
-    """Print all settings, the best on validation authors first, and the judgement on test authors."""
+    """Print all settings, the best on validation authors first, and their losses on test authors."""
     console = Console(width=140)
     table = Table(title="loss in nats per token; settings are chosen on validation authors")
     for heading in ("setting", "seeds", "training authors", "validation authors", "test authors", "std"):
@@ -265,9 +265,6 @@ def print_table(runs: list[Result]) -> None:
     for run in runs:
         if "error" in run:
             print(f"failed: {run['name']}: {run['error']}")
-
-
-PARTS = ("train", "validation", "test")
 
 
 def main() -> None:

@@ -74,7 +74,7 @@ class Jobs:
 
     @contextlib.contextmanager
     def claim(self, wanted: int) -> Iterator[None]:
-        """Wait for this number of cores; a job that wants more than there are gets all of them.
+        """Wait for this number of cores; a job that needs more than there are gets all of them.
 
         Jobs get their cores in the order of their claims, so that one for many cores is not overtaken.
         """
@@ -134,9 +134,8 @@ def main() -> int:
         jobs = Jobs(options.cores, time.monotonic() + 60 * options.minutes, Path(name))
         write_ids(jobs.folder / "tokens.npy", vocab_size=512, num_tokens=200_000)
         with ThreadPoolExecutor(64) as pool:
-            killed = [pool.submit(kill_often, jobs, strategy, options) for strategy in STRATEGIES]
-            if not options.kills:
-                killed = []
+            strategies = STRATEGIES if options.kills else ()
+            killed = [pool.submit(kill_often, jobs, strategy, options) for strategy in strategies]
             for job in matrix_jobs(options):
                 pool.submit(train_group, jobs, *job, options)
         matrix = [compare_kind(jobs, kind, options) for kind in kinds_of(options)]
@@ -225,12 +224,12 @@ def kill_often(jobs: Jobs, strategy: str, options: argparse.Namespace) -> dict[s
     for path in (whole, run):
         write_config(jobs.folder, path.name, changes)
     with jobs.claim(1):
-        undisturbed = jobs.start(None, str(whole))
-        jobs.finish(undisturbed)
+        jobs.finish(jobs.start(None, str(whole)))
     chance, num_ranks = random.Random(options.seed), 0
     sessions: list[dict[str, Any]] = []
     while len(sessions) < options.kills and jobs.seconds_left > 60:
-        num_ranks = chance.choice([number for number in options.ranks if number != num_ranks])
+        others = [number for number in options.ranks if number != num_ranks]
+        num_ranks = chance.choice(others or options.ranks)
         with jobs.claim(num_ranks):
             sessions.append(kill_once(jobs, run, num_ranks, chance))
     num_ranks = options.ranks[-1]
@@ -331,7 +330,7 @@ def print_tables(
         shown = ["-" if one is None else one["weights"][:10] for one in digests]
         table.add_row(*row["kind"], *shown, format_bits(row))
     console.print(table)
-    table = Table(title="killed runs against an undisturbed process")
+    table = Table(title="killed runs against an uninterrupted run of one process")
     for heading in ("strategy", "kills", "ranks of the sessions", "bits"):
         table.add_column(heading)
     for row in kills:
