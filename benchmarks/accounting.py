@@ -89,7 +89,7 @@ class Report:
 
     def add(self, part: Part, case: Case, measure: Callable[[Case], Row]) -> None:
         """Measure one case and append its row, with the error if it fails."""
-        row: Row = {"part": part, "case": case.to_json(), "twin": case.label}
+        row: Row = {"part": part, "case": case.to_json()}
         began = time.perf_counter()
         try:
             row |= measure(case)
@@ -102,7 +102,9 @@ class Report:
         self.rows.append(row)
         seen = row.get("error") or row.get("measured", row.get("verdict"))
         elapsed = time.perf_counter() - self._began
-        self.console.print(f"{elapsed:6.1f} s  {part}: {case.name}, {case.label}, {case.precision}: {seen}")
+        self.console.print(
+            f"{elapsed:6.1f} s  {part}: {case.name}, {case.config.implementation}, {case.precision}: {seen}"
+        )
         self.write()
 
     def write(self) -> None:
@@ -266,7 +268,7 @@ def print_tables(rows: list[Row], console: Console) -> None:
         table.add_column(heading, justify="right" if is_number else "left")
     for row in rows:
         case = row["case"]
-        cells = [row["part"], case["name"], row["twin"], case["precision"]]
+        cells = [row["part"], case["name"], case["config"]["implementation"], case["precision"]]
         if "predicted" in row:
             scale = 1e3 if "time" in row["part"] else 1 / MIB
             cells += [f"{row[key] * scale:,.1f}" for key in ("predicted", "measured")]

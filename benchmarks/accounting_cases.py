@@ -77,7 +77,7 @@ TIMED_SHAPES: Shapes = {
 
 FITTED_SHAPES: dict[str, ModelConfig] = {
     "base": BASE,
-    "base, readable": changed(BASE, implementation="reference"),
+    "base, reference": changed(BASE, implementation="reference"),
     "gpt2-small": SMALL,
 }
 
@@ -102,11 +102,6 @@ class Case:
     precision: Literal["fp32", "bf16"] = "fp32"
     compiled: bool = False
     device: Literal["cuda", "cpu"] = "cuda"
-
-    @property
-    def label(self) -> str:
-        """Return the JSON value of the implementation ("readable" in committed results is "reference")."""
-        return "readable" if self.config.implementation == "reference" else "fused"
 
     def build(self) -> tuple[TrainStep, list[tuple[Tensor, Tensor]]]:
         """Return the training step as a run builds it, and one batch."""
@@ -192,8 +187,10 @@ def capped(num_bytes: float | None) -> Iterator[None]:
     """Limit the GPU's allocator to this number of bytes."""
     total = torch.cuda.mem_get_info()[1]
     torch.cuda.set_per_process_memory_fraction(1.0 if num_bytes is None else num_bytes / total)
-    yield
-    torch.cuda.set_per_process_memory_fraction(1.0)
+    try:
+        yield
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
 
 
 def measure_resident(case: Case) -> dict[str, Any]:

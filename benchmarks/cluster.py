@@ -85,13 +85,7 @@ class Cost:
                     },
                     "encode": {
                         "one process": lambda: tokenizer.encode_file(text, folder / "one.npy"),
-                        "cluster": lambda: encode_on(
-                            executor,
-                            tokenizer,
-                            cut,
-                            folder / f"many-{next(numbers)}",
-                            num_workers=num_workers,
-                        ),
+                        "cluster": encode_on_cluster,
                     },
                 }
                 figures = {work: _measure(calls, self.repeats) for work, calls in contestants.items()}

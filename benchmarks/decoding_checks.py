@@ -131,7 +131,9 @@ def check_ids(shape: str) -> dict[str, Any]:
         for batch in (prompts, prompts[1:2]):
             completions = Generator(model, len(batch)).generate(batch, sampling)
             ours = [completion.ids for completion in completions]
-            theirs = [generate_reference(model, it, sampling, row).ids for row, it in enumerate(batch)]
+            theirs = [
+                generate_reference(model, prompt, sampling, row).ids for row, prompt in enumerate(batch)
+            ]
             same += [a == b for a, b in zip(ours, theirs, strict=True)]
         result[name] = f"{sum(same)}/{len(same)}"
     return result

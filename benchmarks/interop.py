@@ -141,7 +141,9 @@ def compare_logits(
         for name, gap in zip(largest, (found - ours, ours - in_float64, found - in_float64), strict=True):
             largest[name] = max(largest[name], gap.abs().max().item())
         targets = torch.tensor(ids[1:])
-        losses.append([torch.nn.functional.cross_entropy(it[:-1], targets).item() for it in (ours, found)])
+        losses.append(
+            [torch.nn.functional.cross_entropy(logits[:-1], targets).item() for logits in (ours, found)]
+        )
         prompt = ids[: length // 3]
         (completion,) = generate(model, [prompt], sampling)
         written = list(itertools.islice(theirs.generate(prompt, temp=0.0), sampling.max_new_tokens))
@@ -204,7 +206,7 @@ def compare_run(run: Run, options: Options, tasks: Path, folder: Path) -> dict[s
     for score in scores.values():
         for question, is_correct in zip(score.questions, score.is_correct, strict=True):
             distances.setdefault(question.distance, []).append(is_correct)
-    figures["by_distance"] = {str(it): distances[it] for it in sorted(distances)}
+    figures["by_distance"] = {str(distance): distances[distance] for distance in sorted(distances)}
     figures["accuracy"] = {
         "bytewright": {task: score.accuracy for task, score in scores.items()},
         "lm_eval": run_harness(folder, "bytewright", f"run={run.path}", tasks),
@@ -226,10 +228,10 @@ def print_figures(name: str, figures: dict[str, Any]) -> None:
     table = Table(title=f"{name} in llama.cpp", title_justify="left")
     for heading in ("type", "bytes", "largest difference of logits", "loss", "equal greedy texts"):
         table.add_column(heading, justify="right")
-    for kind, it in figures["types"].items():
-        equal = f"{it['equal_greedy_texts']} of {it['greedy_texts']}"
-        difference, loss = f"{it['largest_difference_of_logits']:.1e}", f"{it['their_loss']:.4f}"
-        table.add_row(kind, f"{it['bytes']:,}", difference, loss, equal)
+    for kind, compared in figures["types"].items():
+        equal = f"{compared['equal_greedy_texts']} of {compared['greedy_texts']}"
+        difference, loss = f"{compared['largest_difference_of_logits']:.1e}", f"{compared['their_loss']:.4f}"
+        table.add_row(kind, f"{compared['bytes']:,}", difference, loss, equal)
     console.print(table)
     if "accuracy" not in figures:
         return

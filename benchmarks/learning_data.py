@@ -15,7 +15,7 @@ from typing import Annotated
 
 import tyro
 
-from bytewright.corpus import END_OF_TEXT as END
+from bytewright.corpus import END_OF_TEXT
 from bytewright.tokenizer import Tokenizer, train_bpe
 
 HELD_OUT = 15
@@ -36,10 +36,10 @@ class Options:
 def split(text: str) -> tuple[str, str]:
     """Split a text into the documents for training and those for validation.
 
-    >>> split(f"a{END}b{END}")
+    >>> split(f"a{END_OF_TEXT}b{END_OF_TEXT}")
     ('a<|endoftext|>', 'b<|endoftext|>')
     """
-    documents = [document + END for document in text.split(END) if document.strip()]
+    documents = [document + END_OF_TEXT for document in text.split(END_OF_TEXT) if document.strip()]
     period = min(HELD_OUT, len(documents))
     held_out = documents[period - 1 :: period]
     del documents[period - 1 :: period]
@@ -54,14 +54,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         for name, text in parts.items():
             Path(scratch, name).write_text(text)
-        vocab, merges = train_bpe(Path(scratch, "train"), options.vocab_size, [END])
-        tokenizer = Tokenizer(vocab, merges, [END])
+        vocab, merges = train_bpe(Path(scratch, "train"), options.vocab_size, [END_OF_TEXT])
+        tokenizer = Tokenizer(vocab, merges, [END_OF_TEXT])
         tokenizer.save(options.out / "tokenizer", replace=True)
         for name, text in parts.items():
             tokens = tokenizer.encode_file(Path(scratch, name), options.out / f"{name}.npy")
-            print(
-                f"{name}: {text.count(END)} documents, {len(text.encode()):,} bytes, {len(tokens):,} tokens"
-            )
+            num_documents = text.count(END_OF_TEXT)
+            print(f"{name}: {num_documents} documents, {len(text.encode()):,} bytes, {len(tokens):,} tokens")
 
 
 if __name__ == "__main__":

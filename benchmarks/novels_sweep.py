@@ -4,8 +4,8 @@
     python benchmarks/novels_sweep.py --data benchmarks/data/authors --json novels.json     # an H200
 
 All runs have the base experiment's shape. Settings are chosen by the loss on validation authors with one
-seed. The best one, the former recipe and a GPT-2 of transformers at its best rate are then compared on
-test authors, with three seeds each. The loss is the mean over adjacent windows of the context length, in nats.
+seed. The best one, the former recipe and a GPT-2 of transformers at its best rate are then compared on test
+authors, with three seeds each. The loss is the mean over adjacent windows of the context length, in nats.
 The GPT-2 has the architecture and the settings of nanoGPT: LayerNorm, learned positions, GELU, tied
 embeddings, AdamW with weight decay 0.1, cosine schedule to a tenth.
 """

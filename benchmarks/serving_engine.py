@@ -101,7 +101,7 @@ class StaticBatch:
         sampling = SamplingConfig(max_new_tokens=self.arguments.new_tokens, temperature=0.0)
         start = time.perf_counter()
         completions = self.generator.generate(prompts, sampling)
-        return sum(len(it.ids) for it in completions) / (time.perf_counter() - start)
+        return sum(len(completion.ids) for completion in completions) / (time.perf_counter() - start)
 
 
 class EngineDriver:
