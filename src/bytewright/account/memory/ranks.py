@@ -15,7 +15,7 @@ parameters (a block, the embeddings, or the root: head and final norm) is whole 
     end        the same for root and embeddings, whose gradients are complete last
     update     the gradients of the own rows, and the temporaries of one parameter
 
-Activations, logits and temporaries are those of `memory`, for one part of the batch.
+Activations, logits and temporaries are those of `training`, for one part of the batch.
 """
 
 from __future__ import annotations
