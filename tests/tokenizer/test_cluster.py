@@ -7,7 +7,7 @@ import multiprocessing
 import os
 import random
 from collections.abc import Iterator
-from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import BrokenExecutor, Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -280,7 +280,8 @@ def test_a_process_pool_is_an_executor_too_and_a_lost_process_one_sentence(
     with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as executor:
         encoded = encode_on(executor, tokenizer, cut, tmp_path / "d", num_workers=2)
         assert encoded.tokens.manifest == tokenizer.encode_file(sources, tmp_path / "one.npy").manifest
-        executor.submit(os._exit, 1)
+        with pytest.raises(BrokenExecutor):
+            executor.submit(os._exit, 1).result()
         with pytest.raises(ClusterError):
             count_on(executor, cut, [END_OF_TEXT], num_workers=2)
 
