@@ -37,8 +37,8 @@ NUM_STARTS = 3
 """The number of grid points from which the search is refined."""
 INNER_STEPS, INNER_TOLERANCE = 40, 1e-9
 
-Vector = Float64[np.ndarray, " n"]
-Matrix = Float64[np.ndarray, "n k"]
+Vector = Float64[np.ndarray, " _"]
+"""Numbers of any length: points, exponents or coefficients."""
 Solution = tuple[float, Vector, Vector, float]
 """E, the coefficients of the terms with centred x, the exponents, and the objective."""
 
@@ -56,10 +56,10 @@ class PowerFit:
     objective: float
     """The value of the objective."""
 
-    def predict(self, *xs: Vector | float) -> Vector:
+    def predict(self, *xs: Vector | float) -> Float64[np.ndarray, "*points"]:
         """Return y for the x of each term."""
         terms = (c * np.asarray(x) ** -p for c, x, p in zip(self.scales, xs, self.exponents, strict=True))
-        total: Vector = np.asarray(self.limit + sum(terms), dtype=np.float64)
+        total: Float64[np.ndarray, "*points"] = np.asarray(self.limit + sum(terms), dtype=np.float64)
         return total
 
 
@@ -120,7 +120,7 @@ class _Inner:
             return self.offset, coefficients
         return float(coefficients[0]), coefficients[1:]
 
-    def columns(self, exponents: Vector) -> Matrix:
+    def columns(self, exponents: Vector) -> Float64[np.ndarray, "points _"]:
         """Return the columns of E (if it is unknown) and of each term."""
         terms = [np.exp(-p * log) for p, log in zip(exponents, self.logs, strict=True)]
         return np.stack(terms if self.has_limit else [np.ones_like(self.y), *terms], axis=1)
@@ -214,7 +214,9 @@ def _subsets(size: int) -> list[list[int]]:
     return [list(each) for count in range(size, 0, -1) for each in combinations(range(size), count)]
 
 
-def solve_nonnegative(columns: Matrix, target: Vector) -> Float64[np.ndarray, " k"]:
+def solve_nonnegative(
+    columns: Float64[np.ndarray, "n k"], target: Float64[np.ndarray, " n"]
+) -> Float64[np.ndarray, " k"]:
     """Return the non-negative coefficients with the least sum of squares.
 
     The solution is the unconstrained one on the set of its positive coefficients. If the unconstrained

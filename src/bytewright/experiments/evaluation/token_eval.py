@@ -55,7 +55,7 @@ def evaluate_tokens(
     *,
     batch_size: int = 32,
     progress: Progress | None = None,
-) -> list[Float64[np.ndarray, " predictions"]]:
+) -> list[Float64[np.ndarray, " _"]]:
     """Return the bits of each token of each document, its end token included."""
     ids = [np.concatenate(([end], document, [end])).astype(np.int64) for document in documents]
     bits = [np.zeros(len(each) - 1) for each in ids]

@@ -118,7 +118,7 @@ def find_derivations(file: Path, num_documents: int) -> list[tuple[str, Derivati
 def account_excess(
     documents: Sequence[tuple[str, Derivation]],
     tokens: Sequence[Tokens],
-    bits: Sequence[Float64[np.ndarray, " predictions"]],
+    bits: Sequence[Float64[np.ndarray, " _"]],
     token_bytes: Int64[np.ndarray, " vocab"],
 ) -> ExcessReport:
     """Return the tables of documents, given the ids and the bits of their tokens, the end token included."""
