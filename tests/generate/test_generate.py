@@ -79,7 +79,7 @@ def test_completions_do_not_depend_on_the_batch_size(
 
 
 def test_prompts_are_read_one_batch_at_a_time() -> None:
-    """`generate --count 1000000000000` created all prompts before the first completion."""
+    """`generate --count 1000000000000` must not create all prompts before the first completion."""
     model = make_model()
     without_end = Generator(model).generate_many(repeat(PROMPTS[0]), RANDOM, 2)
     assert list(islice(without_end, 5)) == generate(model, [PROMPTS[0]] * 5, RANDOM)
@@ -221,8 +221,8 @@ def test_the_decoder_has_the_logits_of_the_model(
         torch.testing.assert_close(scores, expected[rows, lengths - 1], rtol=0, atol=tolerance)
         for step in range(5):
             positions = lengths + step
-            num_slots = int(positions.max()) + 1
-            scores = decoder.step(cache, ids[rows, positions], positions, num_slots, aligned=not ragged)
+            num_positions = int(positions.max()) + 1
+            scores = decoder.step(cache, ids[rows, positions], positions, num_positions, aligned=not ragged)
             torch.testing.assert_close(scores, expected[rows, positions], rtol=0, atol=tolerance)
 
 
@@ -264,7 +264,7 @@ def test_the_cache_has_the_stated_number_of_bytes() -> None:
     cache = Decoder(make_model("two-kv-heads").float()).new_cache(3, 16)
     assert (
         cache.num_bytes == 2 * 2 * 3 * 2 * 16 * 8 * 4
-    )  # k and v, layers, batch, heads, slots, d_head, bytes
+    )  # k and v, layers, batch, heads, positions, d_head, bytes
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What the tools show of a model equals what the model computes."""
+"""Inspected values of a model equal those that the model computes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def make_model(choice: str = "default", implementation: str = "fused") -> Transf
         return TransformerLM(small_config(choice, implementation=implementation)).double()
 
 
-def test_predict_next_token_are_those_that_greedy_generation_maximises() -> None:
+def test_greedy_generation_chooses_the_likeliest_next_token() -> None:
     model = make_model()
     probabilities = predict_next_token(model, IDS)
     greedy = generate_reference(model, IDS, SamplingConfig(max_new_tokens=1, temperature=0.0))

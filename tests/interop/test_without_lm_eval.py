@@ -1,4 +1,4 @@
-"""Without lm-evaluation-harness, its class is one sentence that says how to install it."""
+"""Without lm-evaluation-harness, the module that needs it raises an error that states how to install it."""
 
 from __future__ import annotations
 

@@ -272,13 +272,13 @@ def test_the_decoding_kernel_equals_tensor_operations(settings: dict[str, Any]) 
     assert (scores[1] - scores[0]).norm() <= 3 * TOLERANCE * scores[0].norm()
 
 
-@pytest.mark.parametrize(("capability", "served"), [((7, 5), False), ((8, 0), True), ((9, 0), True)])
+@pytest.mark.parametrize(("capability", "is_supported"), [((7, 5), False), ((8, 0), True), ((9, 0), True)])
 def test_old_gpus_are_detected_while_a_step_is_compiled(
-    monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], served: bool
+    monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], is_supported: bool
 ) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
     torch.compiler.reset()
-    tell = torch.compile(
+    add_if_supported = torch.compile(
         lambda x: x + 1 if kernels._is_supported_gpu() else x, backend="eager", fullgraph=True
     )
-    assert tell(torch.zeros(1)).item() == served
+    assert add_if_supported(torch.zeros(1)).item() == is_supported

@@ -1,4 +1,4 @@
-"""A user's part is selected by its name, gets the arguments and options that it declares, and is never wrong.
+"""A user's part is selected by its name, and gets the arguments and options that it declares.
 
 Every registry is covered by its names, so that a new part is tested without a change here.
 """
@@ -116,10 +116,10 @@ def test_a_registered_class_is_part_of_the_model_at_once(
     assert all(parameter.grad is not None for parameter in model.parameters())
     shapes = {name: tuple(weight.shape) for name, weight in model.state_dict().items()}
     assert weight_shapes(config) == shapes
-    other: Any = {"reference": "fused", "fused": "reference"}[implementation]
-    twin = TransformerLM(dataclasses.replace(config, implementation=other))
-    twin.load_state_dict(model.state_dict())
-    torch.testing.assert_close(model(IDS), twin(IDS))
+    name: Any = {"reference": "fused", "fused": "reference"}[implementation]
+    other = TransformerLM(dataclasses.replace(config, implementation=name))
+    other.load_state_dict(model.state_dict())
+    torch.testing.assert_close(model(IDS), other(IDS))
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the compiler's own

@@ -18,12 +18,8 @@ import pytest
 from bytewright.serve.app import make_app
 from bytewright.serve.server import ServerOptions, _Server, configure, listening_socket
 from bytewright.serve.service import Service
-from servers import HANG_SECONDS, RunningServer, running_server, write_run
-
-LIMITS = ("--slots", "2", "--max-waiting", "6", "--max-body-kb", "64")
-QUICK = ("--read-seconds", "6", "--write-seconds", "1")
-GOOD = {"prompt": "Once upon a time", "max_tokens": 12, "temperature": 0, "logprobs": 2}
-LONG = {"prompt": "Once upon a time", "max_tokens": 80, "temperature": 0}
+from hostile_clients import read_all
+from servers import GOOD, HANG_SECONDS, LIMITS, LONG, QUICK, RunningServer, running_server, write_run
 
 
 @pytest.fixture(scope="module")
@@ -46,20 +42,6 @@ def try_to_complete(server: RunningServer, body: dict[str, Any]) -> tuple[int, s
     except httpx2.ConnectError:
         return 0, ""
     return response.status_code, response.text
-
-
-def read_all(connection: socket.socket) -> bytes:
-    """Return everything that the server sends before it closes the connection."""
-    parts = []
-    while part := connection.recv(65536):
-        parts.append(part)
-    return b"".join(parts)
-
-
-def raw_head(server: RunningServer, path: str, length: int) -> bytes:
-    """Return the request line and the headers of a POST request."""
-    host = f"127.0.0.1:{server.port}"
-    return f"POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Length: {length}\r\n\r\n".encode()
 
 
 def test_a_full_queue_is_answered_with_429_and_a_time(server: RunningServer) -> None:
@@ -86,7 +68,7 @@ def test_a_large_body_is_answered_with_413(server: RunningServer, is_chunked: bo
 
 def test_a_slow_body_is_answered_with_408(server: RunningServer) -> None:
     with socket.create_connection(("127.0.0.1", server.port), HANG_SECONDS) as connection:
-        connection.sendall(raw_head(server, "/tokenize", 100) + b"{")
+        connection.sendall(server.raw_head("/tokenize", 100) + b"{")
         assert read_all(connection).startswith(b"HTTP/1.1 408 ")
 
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import pytest
@@ -19,15 +20,10 @@ from bytewright.serve.guard import GuardOptions
 from bytewright.serve.service import EngineOptions, Service
 from hostile_clients import attack
 from rejection import rejects
-from servers import HANG_SECONDS, RunningServer, running_server, write_run
+from servers import GOOD, HANG_SECONDS, LIMITS, LONG, QUICK, RunningServer, running_server, write_run
 
 POISONED = 66
 """The id of "B", whose embedding is not finite."""
-LIMITS = ("--slots", "2", "--max-waiting", "6", "--max-body-kb", "64")
-QUICK = ("--read-seconds", "6", "--write-seconds", "1")
-GOOD = {"prompt": "Once upon a time", "max_tokens": 12, "temperature": 0, "logprobs": 2}
-LONG = {"prompt": "Once upon a time", "max_tokens": 80, "temperature": 0}
-"""At temperature 0 the model does not choose the poisoned token within 80 tokens."""
 
 
 @pytest.fixture(scope="module")
@@ -51,19 +47,13 @@ def wait_until_idle(server: RunningServer) -> None:
         time.sleep(0.05)
 
 
-def raw_head(server: RunningServer, path: str, length: int) -> bytes:
-    """Return the request line and the headers of a POST request."""
-    host = f"127.0.0.1:{server.port}"
-    return f"POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Length: {length}\r\n\r\n".encode()
-
-
 def test_a_client_that_does_not_read_is_disconnected(server: RunningServer) -> None:
     body = json.dumps({**LONG, "n": 6, "logprobs": 20, "stream": True}).encode()
     before = server.metric("disconnects_total")
     with socket.socket() as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         connection.connect(("127.0.0.1", server.port))
-        connection.sendall(raw_head(server, "/v1/completions", len(body)) + body)
+        connection.sendall(server.raw_head("/v1/completions", len(body)) + body)
         deadline = time.monotonic() + HANG_SECONDS
         while server.metric("disconnects_total") == before:
             assert time.monotonic() < deadline
@@ -118,15 +108,28 @@ def test_the_server_survives_10000_hostile_requests(server: RunningServer) -> No
     check_after_attack(server, 10_000)
 
 
-def test_an_api_key_protects_all_paths_but_health(run_path: Path) -> None:
-    with running_server(run_path, "--slots", "1", "--api-key", "secret") as server:
-        assert server.get("/health").status_code == 200
-        assert server.get("/v1/models").status_code == 401
-        for key in (b"wrong", b"secret2", b"\xe9"):
-            headers = {b"authorization": b"Bearer " + key}
-            assert server.get("/v1/models", headers=headers).status_code == 401
-        headers = {b"authorization": b"Bearer secret"}
-        assert server.post("/v1/completions", GOOD, headers=headers).status_code == 200
+def request_app(app: Any, method: str, path: str, **options: Any) -> httpx2.Response:
+    """Send a request to an app in this process."""
+
+    async def request() -> httpx2.Response:
+        transport = httpx2.ASGITransport(app=app)
+        async with httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+            return await client.request(method, path, **options)
+
+    return asyncio.run(request())
+
+
+@pytest.mark.parametrize("key", ["secret", "schlüssel"])
+def test_an_api_key_protects_all_paths_but_health(key: str) -> None:
+    """A request with the key is accepted, so it is answered with 503: no model is loaded."""
+    app = make_app(Service(EngineOptions()), GuardOptions(api_key=key))
+    assert request_app(app, "GET", "/health").json() == {"status": "loading"}
+    assert request_app(app, "GET", "/v1/models").status_code == 401
+    right = key.encode()
+    for given, status in ((b"wrong", 401), (right + b"2", 401), (b"\xe9", 401), (right, 503)):
+        headers = {b"authorization": b"Bearer " + given}
+        for method, path in (("GET", "/v1/models"), ("POST", "/v1/completions")):
+            assert request_app(app, method, path, headers=headers, json=GOOD).status_code == status
 
 
 def test_other_machines_are_only_served_with_a_key() -> None:
@@ -141,13 +144,7 @@ def test_other_machines_are_only_served_with_a_key() -> None:
 
 def test_requests_are_answered_with_503_while_the_model_is_loaded() -> None:
     app = make_app(Service(EngineOptions()), GuardOptions())
-
-    async def request(method: str, path: str) -> httpx2.Response:
-        transport = httpx2.ASGITransport(app=app)
-        async with httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
-            return await client.request(method, path, json=GOOD)
-
     for method, path in (("POST", "/v1/completions"), ("GET", "/v1/models"), ("GET", "/health")):
-        response = asyncio.run(request(method, path))
+        response = request_app(app, method, path, json=GOOD)
         assert response.status_code == 503
         assert int(response.headers["retry-after"]) >= 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import random
 import threading
+from typing import Never
 
 import pytest
 import torch
@@ -162,6 +163,34 @@ def test_stopping_ends_all_jobs_with_an_error() -> None:
     for result in running.wait(jobs):
         assert result.last is not None
         assert result.last.is_last
+
+
+def fail(*given: object) -> Never:
+    raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+
+def test_an_error_fails_the_running_jobs_and_the_next_ones_are_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    with running_engine(make_model()) as running:
+        with monkeypatch.context() as patch:
+            patch.setattr(running.engine.batch, "read", fail)
+            (failed,) = running.run([Job([5], GREEDY)])
+        assert failed.last is not None
+        assert failed.last.error is not None
+        (result,) = running.run([Job([5], GREEDY)])
+        assert len(result.ids) == GREEDY.max_new_tokens
+
+
+def test_an_engine_whose_device_is_lost_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After some errors of CUDA, every later operation fails, also the clearing of slots."""
+    with running_engine(make_model(), num_slots=1) as running:
+        for name in ("read", "clear"):
+            monkeypatch.setattr(running.engine.batch, name, fail)
+        for result in running.run([Job([5], GREEDY), Job([6], GREEDY)]):
+            assert result.last is not None
+            assert result.last.error is not None
+        assert running.engine.is_device_lost
+        with pytest.raises(EngineClosedError):
+            running.engine.submit([Job([5], GREEDY)])
 
 
 def test_running_jobs_wait_for_at_most_one_chunk() -> None:

@@ -11,12 +11,11 @@ from typing import Any
 
 import pytest
 
-from browser_pages import Page, open_browser
+from browser_pages import Keys, Page, open_browser
 from bytewright.train.run import Run, write_imported_model
 from story_runs import train_on_stories
 from studios import OpenStudio, open_studio
 
-RIGHT, DOWN, ENTER, ESCAPE, END = "\ue014", "\ue015", "\ue007", "\ue00c", "\ue010"
 NUM_TOKENS = 20
 
 
@@ -123,7 +122,7 @@ def test_the_same_seed_writes_the_same_text_and_sliders_change_it(page: Page, st
         open_write(page, studio)
         slider = page.find(".slider input")
         if move:
-            slider.send_keys(*["\ue012"] * 20)  # arrow left: temperature 0
+            slider.send_keys(*[Keys.LEFT] * 20)  # temperature 0
             page.until(lambda: "temperature=0" in page.script("return location.hash"))
             assert "likeliest" in page.text(".slider output")
         page.click(".write-form .primary")
@@ -136,14 +135,14 @@ def test_write_can_be_used_with_the_keyboard(page: Page, studio: OpenStudio) -> 
     open_write(page, studio)
     page.find(".write-form textarea").send_keys(" a time")
     page.script("document.querySelector('.write-form .primary').focus()")
-    page.press(ENTER)
+    page.press(Keys.ENTER)
     wait_for_text(page)
     page.script("document.querySelector('.story').focus()")
-    page.press("\ue011", RIGHT, RIGHT, RIGHT)  # home, then the fourth token
+    page.press(Keys.HOME, Keys.RIGHT, Keys.RIGHT, Keys.RIGHT)  # the fourth token
     assert page.find(".piece[aria-selected=true]").get_attribute("id") == "token-3"
-    page.press(ENTER, DOWN, DOWN)
+    page.press(Keys.ENTER, Keys.DOWN, Keys.DOWN)
     assert page.script("return document.activeElement.classList.contains('candidate')")
-    page.press(ENTER)
+    page.press(Keys.ENTER)
     page.until(lambda: len(page.all(".branch")) == 2)
     wait_for_text(page)
 
@@ -205,7 +204,7 @@ def test_inside_selects_heads_tokens_and_layers(page: Page, studio: OpenStudio) 
     note = page.all(".inside-note")[-1].text
     assert "token 7" in note
     assert "layer 0" in note
-    page.press(DOWN, RIGHT)
+    page.press(Keys.DOWN, Keys.RIGHT)
     note = page.all(".inside-note")[-1].text
     assert "token 8" in note
     assert "layer 1" in note

@@ -1,4 +1,4 @@
-"""The page of the studio in Chromium: every view used with mouse and keyboard, on a wide and a narrow page.
+"""The views Runs, Tokenizer and Calculator in Chromium, used with mouse and keyboard, wide and narrow.
 
 Needs selenium, Chromium and its driver (Debian: chromium, chromium-driver); skipped without them.
 """
@@ -6,84 +6,17 @@ Needs selenium, Chromium and its driver (Debian: chromium, chromium-driver); ski
 from __future__ import annotations
 
 import re
-import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from browser_pages import CSS, Keys, Page, open_browser, ui, webdriver
 from studios import OpenStudio, append_records, open_studio, write_floor, write_run, write_tokenizer
 
-BROWSER, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
-if not BROWSER or not DRIVER:
-    pytest.skip(
-        "Chromium or its driver is not installed (Debian: chromium, chromium-driver)", allow_module_level=True
-    )
-REASON = "selenium is not installed: pip install selenium"
-webdriver = pytest.importorskip("selenium.webdriver", reason=REASON)
-Keys = pytest.importorskip("selenium.webdriver.common.keys", reason=REASON).Keys
-ui = pytest.importorskip("selenium.webdriver.support.ui", reason=REASON)
-errors = pytest.importorskip("selenium.common.exceptions", reason=REASON)
-
-CSS = "css selector"
-HANG_SECONDS = 120
 VIEWS = ("runs", "tokenizer", "write", "inside", "calculator")
 KEY = "correct horse"
-
-
-class Page:
-    """The page of a studio in a browser."""
-
-    def __init__(self, driver: Any, studio: OpenStudio) -> None:
-        self.driver, self.studio = driver, studio
-
-    def open(self, address: str = "", *, width: int = 1400, scheme: str = "light") -> None:
-        """Open a view at a width, with the colours that the system asks for."""
-        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
-        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-        media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
-        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
-        self.driver.get("about:blank")
-        self.driver.get(f"{self.studio.url}/#/{address}")
-
-    def find(self, css: str) -> Any:
-        """Return the first element of a selector, as soon as there is one."""
-        return self.until(lambda: self.all(css))[0]
-
-    def all(self, css: str) -> list[Any]:
-        """Return all elements of a selector."""
-        return list(self.driver.find_elements(CSS, css))
-
-    def until(self, condition: Callable[[], Any]) -> Any:
-        """Return the first true value of a condition; elements may be replaced meanwhile."""
-        ignored = [errors.StaleElementReferenceException]
-        wait = ui.WebDriverWait(self.driver, HANG_SECONDS, 0.05, ignored_exceptions=ignored)
-        return wait.until(lambda driver: condition())
-
-    def text(self, css: str) -> str:
-        """Return the text of an element."""
-        return str(self.find(css).text)
-
-    def figure(self, name: str) -> str:
-        """Return the value of a key figure."""
-        for entry in self.all("dl.figures > div"):
-            lines = entry.text.split("\n")
-            if lines and lines[0] == name:
-                return str(lines[1])
-        return ""
-
-    def press(self, *keys: str) -> None:
-        """Press keys, which the focused element gets."""
-        webdriver.ActionChains(self.driver).send_keys(*keys).perform()
-
-    def script(self, source: str) -> Any:
-        """Return the value of a script."""
-        return self.driver.execute_script(source)
-
-    def messages(self) -> list[str]:
-        """Return the messages of the console since the last call."""
-        return [entry["message"] for entry in self.driver.get_log("browser")]
 
 
 @pytest.fixture(scope="module")
@@ -108,20 +41,14 @@ def studio(folder: Path) -> Iterator[OpenStudio]:
 
 @pytest.fixture(scope="module")
 def driver() -> Iterator[Any]:
-    options = webdriver.ChromeOptions()
-    options.binary_location = BROWSER or ""
-    for argument in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"):
-        options.add_argument(argument)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
-    yield driver
-    driver.quit()
+    with open_browser() as driver:
+        yield driver
 
 
 @pytest.fixture
 def page(driver: Any, studio: OpenStudio) -> Iterator[Page]:
     """The page; at the end of a test its console must be empty."""
-    page = Page(driver, studio)
+    page = Page(driver, studio.url)
     yield page
     messages = page.messages()
     page.open("calculator")  # a report has no storage
@@ -248,7 +175,7 @@ def test_keys_open_views_and_switch_the_colours(page: Page) -> None:
 
 def test_the_page_asks_for_the_key(driver: Any, folder: Path) -> None:
     with open_studio(folder, api_key=KEY) as studio:
-        page = Page(driver, studio)
+        page = Page(driver, studio.url)
         page.open("runs")
         page.find("dialog input[type=password]").send_keys("wrong", Keys.ENTER)
         page.until(lambda: page.text("dialog .error"))
@@ -261,7 +188,7 @@ def test_the_page_asks_for_the_key(driver: Any, folder: Path) -> None:
 
 def test_a_lost_server_is_reported(driver: Any, folder: Path) -> None:
     with open_studio(folder) as studio:
-        page = Page(driver, studio)
+        page = Page(driver, studio.url)
         page.open("runs")
         page.until(lambda: page.all(".runs li"))
     page.until(lambda: "lost" in page.text(".view > header"))

@@ -16,6 +16,7 @@ if not BROWSER or not DRIVER:
     )
 REASON = "selenium is not installed: pip install selenium"
 webdriver = pytest.importorskip("selenium.webdriver", reason=REASON)
+Keys = pytest.importorskip("selenium.webdriver.common.keys", reason=REASON).Keys
 ui = pytest.importorskip("selenium.webdriver.support.ui", reason=REASON)
 errors = pytest.importorskip("selenium.common.exceptions", reason=REASON)
 
@@ -29,9 +30,9 @@ class Page:
     def __init__(self, driver: Any, url: str) -> None:
         self.driver, self.url = driver, url
 
-    def open(self, address: str = "", *, width: int = 1400, height: int = 900, scheme: str = "light") -> None:
-        """Open a view at a width, with the colours that the system asks for."""
-        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+    def open(self, address: str = "", *, width: int = 1400, scheme: str = "light") -> None:
+        """Open a view at a width, on a system with light or dark colours."""
+        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
         self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
         media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
         self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
@@ -59,8 +60,16 @@ class Page:
         return wait.until(lambda driver: condition())
 
     def text(self, css: str) -> str:
-        """Return the text of an element, visible or not."""
-        return str(self.find(css).get_attribute("textContent"))
+        """Return the text of an element as the page shows it."""
+        return str(self.find(css).text)
+
+    def figure(self, name: str) -> str:
+        """Return the value of a figure of the page, or an empty text if there is none."""
+        for entry in self.all("dl.figures > div"):
+            lines = entry.text.split("\n")
+            if lines and lines[0] == name:
+                return str(lines[1])
+        return ""
 
     def press(self, *keys: str) -> None:
         """Press keys, which the focused element gets."""

@@ -23,6 +23,13 @@ from bytewright.train.run import write_imported_model
 
 HANG_SECONDS = 300
 
+LIMITS = ("--slots", "2", "--max-waiting", "6", "--max-body-kb", "64")
+QUICK = ("--read-seconds", "6", "--write-seconds", "1")
+"""Options of a server with a small queue, and with short timeouts."""
+GOOD = {"prompt": "Once upon a time", "max_tokens": 12, "temperature": 0, "logprobs": 2}
+LONG = {"prompt": "Once upon a time", "max_tokens": 80, "temperature": 0}
+"""Requests; at temperature 0 the model of `write_run` does not choose the poisoned token within 80 tokens."""
+
 
 def write_run(folder: Path, tokenizer: Path, *, poisoned_id: int | None = None) -> Path:
     """Write a run with a small untrained model; with `poisoned_id`, that token's embedding is not finite."""
@@ -94,6 +101,11 @@ class RunningServer:
     def post(self, path: str, json: object, **options: Any) -> httpx2.Response:
         """Send a POST request with a JSON body."""
         return httpx2.post(self.url + path, json=json, timeout=HANG_SECONDS, **options)
+
+    def raw_head(self, path: str, length: int) -> bytes:
+        """Return the request line and the headers of a POST request."""
+        head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1:{self.port}\r\n"
+        return f"{head}Content-Length: {length}\r\n\r\n".encode()
 
     def complete(self, **options: Any) -> dict[str, Any]:
         """Return the response to a request for completions, which must succeed."""

@@ -14,7 +14,7 @@ import httpx2
 from bytewright.model import ModelConfig
 from bytewright.serve.guard import GuardOptions
 from bytewright.serve.server import ServerOptions, listening_socket
-from bytewright.studio.server import StudioServer
+from bytewright.studio.app import StudioServer
 from bytewright.tokenizer import Tokenizer, train_bpe
 from bytewright.train.config import BudgetConfig, DataConfig, OptimizerConfig, TrainConfig
 from bytewright.train.metrics_log import MetricsLog
@@ -149,6 +149,6 @@ def open_studio(folder: Path, *, api_key: str | None = None) -> Iterator[OpenStu
             yield studio
         finally:
             studio.client.close()
-            server.studio.stop()
+            server.studio.end_streams()
             server.should_exit = True
             thread.join(HANG_SECONDS)

@@ -48,9 +48,9 @@ Attend = Callable[[int, Tensor], Tensor]
 class KeyValueCache:
     """The keys and values of `batch_size` sequences of up to `capacity` tokens, for every layer.
 
-    Each sequence has one row and fills it from the left: token t of a sequence is always at slot t. Sequences
-    of different lengths therefore share a batch without padding. Slots beyond a sequence's length are masked
-    and overwritten later. The buffers are written in place, as a CUDA graph requires.
+    Each sequence has one row and fills it from the left: token t of a sequence is always at position t.
+    Sequences of different lengths therefore share a batch without padding. Positions beyond a sequence's
+    length are masked and overwritten later. The buffers are written in place, as a CUDA graph requires.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class KeyValueCache:
         return view
 
     def clear(self, row: int) -> None:
-        """Set all slots of a row to 0; masked slots that are not finite would spoil the row's attention."""
+        """Set a row to 0; masked positions that are not finite would make its attention NaN."""
         for buffer in self.keys + self.values:
             buffer[row] = 0
 
@@ -91,7 +91,7 @@ class KeyValueCache:
         keys: Float[Tensor, "batch kv_heads seq d_head"],
         values: Float[Tensor, "batch kv_heads seq d_head"],
     ) -> None:
-        """Write the first slots of every row."""
+        """Write the first positions of every row."""
         num_tokens = keys.shape[-2]
         self.keys[layer][:, :, :num_tokens] = keys
         self.values[layer][:, :, :num_tokens] = values
@@ -99,24 +99,24 @@ class KeyValueCache:
     def write_token(
         self,
         layer: int,
-        slots: int | Int[Tensor, " batch"],
+        positions: int | Int[Tensor, " batch"],
         keys: Float[Tensor, "batch kv_heads d_head"],
         values: Float[Tensor, "batch kv_heads d_head"],
     ) -> None:
-        """Write one token into each row: all at the same slot, or each at its own slot."""
-        if isinstance(slots, int):
-            self.keys[layer].select(2, slots).copy_(keys)
-            self.values[layer].select(2, slots).copy_(values)
+        """Write one token into each row: all at the same position, or each at its own."""
+        if isinstance(positions, int):
+            self.keys[layer].select(2, positions).copy_(keys)
+            self.values[layer].select(2, positions).copy_(values)
         else:
-            rows = torch.arange(self.batch_size, device=slots.device)
-            self.keys[layer][rows, :, slots] = keys
-            self.values[layer][rows, :, slots] = values
+            rows = torch.arange(self.batch_size, device=positions.device)
+            self.keys[layer][rows, :, positions] = keys
+            self.values[layer][rows, :, positions] = values
 
     def read(
-        self, layer: int, num_slots: int
-    ) -> tuple[Float[Tensor, "batch kv_heads slots d_head"], Float[Tensor, "batch kv_heads slots d_head"]]:
-        """Return views of the first `num_slots` slots of every row."""
-        return self.keys[layer][:, :, :num_slots], self.values[layer][:, :, :num_slots]
+        self, layer: int, num_positions: int
+    ) -> tuple[Float[Tensor, "batch kv_heads keys d_head"], Float[Tensor, "batch kv_heads keys d_head"]]:
+        """Return views of the first positions of every row."""
+        return self.keys[layer][:, :, :num_positions], self.values[layer][:, :, :num_positions]
 
 
 class Decoder:
@@ -191,23 +191,23 @@ class Decoder:
         rows: Int[Tensor, " chunks"],
         ids: Int[Tensor, "chunks seq"],
         starts: Int[Tensor, " chunks"],
-        num_slots: int | None = None,
+        num_positions: int | None = None,
     ) -> Float[Tensor, "chunks seq d_model"]:
         """Read the next tokens of prompts into rows of the cache; return hidden states for `score`.
 
         Chunk i continues `rows[i]` at position `starts[i]`; the tokens before it were read by earlier calls.
-        Tokens of padding at the end of a chunk are written to slots that later tokens of the row overwrite.
-        At most `num_slots` slots are in use, this chunk included (default: the capacity).
+        Padding at the end of a chunk is written to positions that later tokens of the row overwrite. At most
+        `num_positions` positions are in use, this chunk included (default: the capacity).
         """
         num_chunks, num_tokens = ids.shape
-        num_slots = cache.capacity if num_slots is None else num_slots
-        # A prompt leaves room for a new token, so padding beyond the capacity can share the last slot.
+        num_positions = cache.capacity if num_positions is None else num_positions
+        # A prompt leaves room for a new token, so padding beyond the capacity can share the last position.
         positions = (starts.unsqueeze(-1) + torch.arange(num_tokens, device=ids.device)).clamp(
             max=cache.capacity - 1
         )
-        slots = torch.arange(num_slots, device=ids.device)
-        mask = (slots <= positions.unsqueeze(-1)).unsqueeze(1)
-        is_used = (slots < starts.unsqueeze(-1) + num_tokens)[:, None, :, None]
+        cached = torch.arange(num_positions, device=ids.device)
+        mask = (cached <= positions.unsqueeze(-1)).unsqueeze(1)
+        is_used = (cached < starts.unsqueeze(-1) + num_tokens)[:, None, :, None]
         angles = self._angles_at(positions.flatten())
 
         def attend(layer: int, qkv: Tensor) -> Tensor:
@@ -216,12 +216,12 @@ class Decoder:
             keys, values = cache.keys[layer], cache.values[layer]
             keys[rows.unsqueeze(-1), :, positions] = k
             values[rows.unsqueeze(-1), :, positions] = v
-            # Unused slots may have values of an earlier sequence that are not finite; a weight of 0 times
-            # such a value is not 0.
+            # Unused positions may have values of an earlier sequence that are not finite; a weight of 0
+            # times such a value is not 0.
             attended = scaled_dot_product_attention(
                 q.transpose(1, 2),
-                keys[rows, :, :num_slots].where(is_used, 0.0),
-                values[rows, :, :num_slots].where(is_used, 0.0),
+                keys[rows, :, :num_positions].where(is_used, 0.0),
+                values[rows, :, :num_positions].where(is_used, 0.0),
                 attn_mask=mask,
                 enable_gqa=self.config.kv_heads != self.config.num_heads,
             )
@@ -235,27 +235,27 @@ class Decoder:
         cache: KeyValueCache,
         ids: Int[Tensor, " batch"],
         positions: Int[Tensor, " batch"],
-        num_slots: int | None = None,
+        num_positions: int | None = None,
         *,
         aligned: bool = False,
     ) -> Float[Tensor, "batch vocab"]:
         """Read one more token of each sequence at its position; return the logits of the next token.
 
-        At most `num_slots` slots of the cache are in use, this token included (default: the capacity). With
-        `aligned`, every sequence uses exactly that many, so that no mask is needed.
+        At most `num_positions` positions of the cache are in use, this token included (default: the
+        capacity). With `aligned`, every sequence uses exactly that many, so that no mask is needed.
         """
         if self.fused_step is not None:
             return self.fused_step.step(cache, ids, positions)
         if self.has_kernel:
             return self.score(self._run_blocks(ids, self._attend_by_kernel(cache, positions)))
-        num_slots = cache.capacity if num_slots is None else num_slots
-        mask = None if aligned else torch.arange(num_slots, device=ids.device) <= positions.unsqueeze(-1)
+        num_positions = cache.capacity if num_positions is None else num_positions
+        mask = None if aligned else torch.arange(num_positions, device=ids.device) <= positions.unsqueeze(-1)
         angles = self._angles_at(positions)
 
         def attend(layer: int, qkv: Tensor) -> Tensor:
             q, k, v = self._split(layer, qkv, angles)
-            cache.write_token(layer, num_slots - 1 if aligned else positions, k, v)
-            keys, values = cache.read(layer, num_slots)
+            cache.write_token(layer, num_positions - 1 if aligned else positions, k, v)
+            keys, values = cache.read(layer, num_positions)
             return attend_to_cache(q, keys, values, mask).reshape(len(qkv), -1)
 
         return self.score(self._run_blocks(ids, attend))
@@ -315,11 +315,11 @@ class Decoder:
 
 def attend_to_cache(
     q: Float[Tensor, "batch heads d_head"],
-    k: Float[Tensor, "batch kv_heads slots d_head"],
-    v: Float[Tensor, "batch kv_heads slots d_head"],
-    mask: Bool[Tensor, "batch slots"] | None,
+    k: Float[Tensor, "batch kv_heads keys d_head"],
+    v: Float[Tensor, "batch kv_heads keys d_head"],
+    mask: Bool[Tensor, "batch keys"] | None,
 ) -> Float[Tensor, "batch kv_heads group d_head"]:
-    """Return the attention of one query per head and sequence to all slots that the mask allows.
+    """Return the attention of one query per head and sequence to all keys that the mask allows.
 
     Query heads that share a key/value head are the rows of one product.
     """

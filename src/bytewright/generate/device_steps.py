@@ -12,7 +12,7 @@ from bytewright.generate.decoder import Decoder
 from bytewright.generate.row_sampling import RowSettings, SamplingKind, choose_by_row, kind_of
 from bytewright.generate.sampling import SamplingConfig, choose_tokens, draw_uniforms
 from bytewright.model import kernels
-from bytewright.model.cuda_graph import CudaGraphFunction, capture
+from bytewright.model.cuda_graph import CudaGraphFunction, capture_after_run
 
 MAX_GRAPHS = 8
 """On a GPU, the number of CUDA graphs of steps, and of readers of prompts, that are kept."""
@@ -112,11 +112,11 @@ class DeviceSteps:
                 self.graph = self._capture()
             self.graph.replay()
         else:
-            num_slots = min(self.longest + self.num_done, self.capacity)
-            self._advance(num_slots, aligned=self.aligned)
+            num_positions = min(self.longest + self.num_done, self.capacity)
+            self._advance(num_positions, aligned=self.aligned)
         self.num_done += 1
 
-    def _advance(self, num_slots: int, *, aligned: bool) -> None:
+    def _advance(self, num_positions: int, *, aligned: bool) -> None:
         fused = self.decoder.fused_step
         if fused is not None and self.settings is not None:
             from bytewright.generate.fused_step import TokenChoice
@@ -131,8 +131,8 @@ class DeviceSteps:
             )
             fused.step_and_choose(self.cache, self.ids, self.positions, choice)
             return
-        logits = self.decoder.step(self.cache, self.ids, self.positions, num_slots, aligned=aligned)
-        # A full sequence has ended but still steps with the others: it overwrites its last slot.
+        logits = self.decoder.step(self.cache, self.ids, self.positions, num_positions, aligned=aligned)
+        # A full sequence has ended but still steps with the others: it overwrites its last position.
         self.positions.add_(1).clamp_(max=self.capacity - 1)
         self._choose(logits)
 
@@ -148,15 +148,7 @@ class DeviceSteps:
         self.num_chosen.add_(1)
 
     def _capture(self) -> torch.cuda.CUDAGraph:
-        """Capture one masked step over the whole capacity.
-
-        A first run outside the graph lets the libraries allocate their workspaces. The state that this run
-        changed is restored afterwards; its entries in the cache are overwritten by the captured step.
-        """
+        """Capture one masked step over the whole capacity; it overwrites what the run before it cached."""
         state = [self.num_chosen, self.ids, self.positions, self.chosen]
-        before = [tensor.clone() for tensor in state]
-        self._advance(self.capacity, aligned=False)
-        for tensor, value in zip(state, before, strict=True):
-            tensor.copy_(value)
-        graph, _ = capture(lambda: self._advance(self.capacity, aligned=False))
+        graph, _ = capture_after_run(lambda: self._advance(self.capacity, aligned=False), state)
         return graph

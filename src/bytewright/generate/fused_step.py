@@ -1,10 +1,17 @@
 """One decoding step in few kernels, for NVIDIA GPUs: six per layer for one row, and two for the next token.
 
-A short kernel of a captured step costs one or two microseconds even if it does nothing, and a step of a small
-model has little else to do. `FusedStep` therefore computes a block as (1) norm and q, k, v, (2) attention to
-the splits of the cache, (3) their combination, (4) the output projection and the residual, (5) norm, first
-feed-forward product and gate, (6) second product and residual. With several rows a norm is a kernel of its
-own. With more than `MAX_ROWS` rows, torch (cuBLAS) computes the products, which is faster there.
+A kernel of a captured step takes at least one or two microseconds. In a step of a small model, this is most
+of the time. `FusedStep` therefore computes a block with six kernels:
+
+    1. norm, and the product for q, k and v
+    2. attention to the splits of the cache
+    3. combination of the splits
+    4. output projection and residual
+    5. norm, first feed-forward product, and gate
+    6. second feed-forward product and residual
+
+With several rows a norm is a kernel of its own. With more than `MAX_ROWS` rows, torch (cuBLAS) computes the
+products, which is faster there.
 """
 
 from __future__ import annotations
@@ -43,9 +50,9 @@ class StepOptions:
     down: Tiles | None = None
     head: Tiles | None = None
     split: int = decoding.SPLIT
-    """Slots of the cache of one program of attention."""
+    """Positions of the cache of one program of attention."""
     max_overlapped: int | None = None
-    """A kernel starts while the one before it still runs, if sequences have up to this number of slots.
+    """A kernel starts while the one before it still runs, if the cache has up to this number of positions.
 
     None means no limit. With several long sequences, waiting programs of attention occupy the multiprocessors
     that running kernels need.
@@ -179,8 +186,8 @@ class FusedStep:
         options = self._options(len(positions))
         overlap = self._overlaps(len(positions), cache.capacity)
         first, second = block.norms or (None, None)
-        # The first kernel of a step starts after the one before it has ended, so that all later kernels may
-        # read the positions before they wait.
+        # The first kernel of a step starts after the one before it has ended. So all later kernels may read
+        # the positions before they wait.
         qkv, _ = _multiply(
             x, block.attention.qkv.weight, options.qkv, first, ids=ids, overlap=overlap and ids is None
         )

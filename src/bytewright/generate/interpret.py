@@ -1,7 +1,8 @@
-"""Look inside a model: next-token probabilities, losses, attention weights, residual norms, logit lens.
+"""Inspect a model: next-token probabilities, losses, attention weights, residual norms, logit lens.
 
-All functions handle ids, work for both implementations and for parts of plugins, and change nothing in the
-model. Attention weights are those of the reference attention, computed from the inputs that the layers of the
+All functions handle ids, and work for both implementations and for parts of plugins. They leave the model
+unchanged, but some register hooks while they run: do not call them for one model from several threads.
+Attention weights are those of the reference attention, computed from the inputs that the layers of the
 model receive. Fused attention never has them in memory.
 """
 

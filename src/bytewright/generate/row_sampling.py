@@ -118,7 +118,7 @@ def choose_by_row(
     scores = at_least_float32(logits)
     gaps = scores - scores.amax(dim=-1, keepdim=True)
     # torch's softmax processes whole rows. A separate exp would process the batch as one vector, whose last
-    # elements are rounded differently, so that a result could depend on the place of its row.
+    # elements are rounded differently. A result could then depend on the index of its row.
     temperature = settings.temperature.clamp(min=MIN_TEMPERATURE).to(gaps.dtype)
     weights = torch.softmax(gaps / temperature.unsqueeze(-1), dim=-1)
     if kind == SamplingKind.FILTERED:

@@ -14,24 +14,25 @@ On a GPU a step is a captured CUDA graph of the full shape, and so is the readin
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from bytewright.generate.decoder import Decoder, KeyValueCache
+from bytewright.generate.device_steps import fetch
 from bytewright.generate.row_sampling import RowSettings, SamplingKind, choose_by_row, kind_of
 from bytewright.generate.sampling import SamplingConfig, draw_uniforms
-from bytewright.model.cuda_graph import CudaGraphFunction, capture
+from bytewright.model.cuda_graph import CudaGraphFunction, capture_after_run
 
 CHUNK_TOKENS = 64
 """The largest number of tokens of a prompt that are read between two steps."""
 CHUNK_ROWS = 16
 """On a GPU, the number of prompts that are read at the same time."""
-SHORTEST_VIEW = 64
-"""The smallest number of cache slots that a step reads; the others are its doubles, up to the context."""
+FEWEST_POSITIONS = 64
+"""The smallest number of cache positions that a step reads; the others are its doubles, up to the context."""
 
 
 @dataclass(frozen=True)
@@ -58,17 +59,10 @@ class RowDraws:
 class Round:
     """The tokens that one or more steps choose, which may still be running on a GPU."""
 
-    chosen: Int[Tensor, "rows steps"]
+    ids: Callable[[], list[list[int]]]
+    """Waits for the steps; returns the ids that they chose, for every row."""
     logits: Float[Tensor, "rows vocab"]
     """The logits of the last step; the next step overwrites them on a GPU."""
-    ready: torch.cuda.Event | None
-
-    def ids(self) -> list[list[int]]:
-        """Wait for the steps; return the ids that they chose, for every row."""
-        if self.ready is not None:
-            self.ready.synchronize()
-        ids: list[list[int]] = self.chosen.tolist()
-        return ids
 
 
 class SlotBatch:
@@ -105,7 +99,7 @@ class SlotBatch:
         self.cache.clear(slot)
 
     def release(self, slot: int) -> None:
-        """Leave a slot to steps of no meaning, until `read` and `start` prepare it for a new sequence."""
+        """Mark a slot as unused; steps still compute it, until `read` and `start` prepare it again."""
         self.ids[slot] = self._idle_id
         self.positions[slot] = 0
 
@@ -168,17 +162,7 @@ class SlotBatch:
         chosen = choose_by_row(logits[:, : self.num_ids], self.settings.at(rows), uniforms, kind)
         self.ids[rows] = chosen
         self.num_chosen[rows] = 1
-        return self._fetch(chosen.unsqueeze(-1), logits)
-
-    def _fetch(self, chosen: Int[Tensor, "rows steps"], logits: Float[Tensor, "rows vocab"]) -> Round:
-        """Start to copy ids to the host."""
-        if not self.is_on_gpu:
-            return Round(chosen, logits, None)
-        on_host = torch.empty(chosen.shape, dtype=torch.long, pin_memory=True)
-        on_host.copy_(chosen, non_blocking=True)
-        ready = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        ready.record()
-        return Round(on_host, logits, ready)
+        return Round(fetch(chosen.unsqueeze(-1)), logits)
 
     def launch(self, active: Sequence[int], num_tokens: int, num_steps: int = 1) -> Round:
         """Step all slots; tokens are chosen for the active ones, whose longest sequence has `num_tokens`.
@@ -189,9 +173,9 @@ class SlotBatch:
         if self.is_on_gpu:
             return self._launch_on_gpu(kind, num_steps)
         assert num_steps == 1
-        num_rows, num_slots = self._shape_for(max(active) + 1, num_tokens)
+        num_rows, num_positions = self._shape_for(max(active) + 1, num_tokens)
         cache = self._view(num_rows)
-        logits = self.decoder.step(cache, self.ids[:num_rows], self.positions[:num_rows], num_slots)
+        logits = self.decoder.step(cache, self.ids[:num_rows], self.positions[:num_rows], num_positions)
         self.positions[:num_rows].add_(1).clamp_(max=self.capacity - 1)
         # Rows of one kind at a time, so that filters of one row do not slow down another.
         for kind in {self.kinds[slot] for slot in active}:
@@ -201,7 +185,7 @@ class SlotBatch:
                 logits[rows, : self.num_ids], self.settings.at(rows), uniforms, kind
             )
             self.num_chosen[rows] = (self.num_chosen[rows] + 1).clamp(max=self.capacity - 1)
-        return self._fetch(self.ids[:num_rows].unsqueeze(-1), logits)
+        return Round(fetch(self.ids[:num_rows].unsqueeze(-1)), logits)
 
     def _launch_on_gpu(self, kind: SamplingKind, num_steps: int) -> Round:
         chosen = torch.empty(self.num_slots, num_steps, dtype=torch.long, device=self.decoder.device)
@@ -214,7 +198,7 @@ class SlotBatch:
                 graph, logits = self._graphs[kind]
                 graph.replay()
             chosen[:, step].copy_(self.ids)
-        return self._fetch(chosen, logits)
+        return Round(fetch(chosen), logits)
 
     def _advance(self, kind: SamplingKind) -> Float[Tensor, "slots vocab"]:
         """Run one step of the full shape without host synchronisation."""
@@ -238,25 +222,17 @@ class SlotBatch:
         return logits
 
     def _capture(self, kind: SamplingKind) -> tuple[torch.cuda.CUDAGraph, Tensor]:
-        """Capture one step; the run before it lets the libraries allocate their workspaces.
-
-        The state that this run changed is restored. The captured step overwrites its entries in the cache.
-        """
-        state = [self.ids, self.positions, self.num_chosen]
-        before = [tensor.clone() for tensor in state]
-        self._advance(kind)
-        for tensor, value in zip(state, before, strict=True):
-            tensor.copy_(value)
-        return capture(lambda: self._advance(kind))
+        """Capture one step; it overwrites what the run before it cached."""
+        return capture_after_run(lambda: self._advance(kind), [self.ids, self.positions, self.num_chosen])
 
     def _view(self, num_rows: int) -> KeyValueCache:
         if num_rows not in self._views:
             self._views[num_rows] = self.cache.first(num_rows)
         return self._views[num_rows]
 
-    def _shape_for(self, num_rows: int, num_slots: int) -> tuple[int, int]:
-        """Return the smallest shape for a number of rows and of cache slots."""
-        fitting = [shape for shape in self._shapes if shape[0] >= num_rows and shape[1] >= num_slots]
+    def _shape_for(self, num_rows: int, num_positions: int) -> tuple[int, int]:
+        """Return the smallest shape for a number of rows and of cache positions."""
+        fitting = [shape for shape in self._shapes if shape[0] >= num_rows and shape[1] >= num_positions]
         return min(fitting, default=(self.num_slots, self.capacity))
 
     @torch.inference_mode()
@@ -272,15 +248,15 @@ class SlotBatch:
             for row in range(self.num_slots):
                 buffer[row] = first.roll(row, dims=1)
         ids = torch.randint(self.decoder.config.vocab_size, (self.num_slots,), generator=generator)
-        for num_slots in doubles(SHORTEST_VIEW, self.capacity):
-            positions = torch.randint(num_slots, (self.num_slots,), generator=generator)
+        for num_positions in doubles(FEWEST_POSITIONS, self.capacity):
+            positions = torch.randint(num_positions, (self.num_slots,), generator=generator)
             full = self.decoder.step(self._view(self.num_slots), ids, positions, self.capacity)
             for num_rows in doubles(1, self.num_slots):
                 part = self.decoder.step(
-                    self._view(num_rows), ids[:num_rows], positions[:num_rows], num_slots
+                    self._view(num_rows), ids[:num_rows], positions[:num_rows], num_positions
                 )
                 if torch.equal(part, full[:num_rows]):
-                    self._shapes.add((num_rows, num_slots))
+                    self._shapes.add((num_rows, num_positions))
 
     @torch.inference_mode()
     def _compare_rows(self) -> bool:

@@ -2,7 +2,7 @@
 
 With default options our model is llama.cpp's architecture `llama`, which rotates the pairs (2i, 2i + 1) as we
 do. A model with `qk_norm` is its `qwen3`, which rotates (i, i + d_head/2). There the rows of q and k and the
-gains of their norms are reordered. `model.exports` refuses everything else that llama.cpp lacks.
+gains of their norms are reordered. `model.exports` rejects everything else that llama.cpp lacks.
 
 llama.cpp has its own pre-tokenisers, selected by name. `PRE_TOKENIZERS` has those that are identical to one
 of our patterns; any other pattern is an error, because another pre-tokeniser would give other ids. Unicode 14
@@ -166,7 +166,7 @@ class _Header:
         return self._gguf.GGMLQuantizationType[name]
 
     def add_weight(self, name: str, shape: tuple[int, ...]) -> None:
-        """Announce a weight; weights follow the header in this order."""
+        """Add the name, shape and type of a weight; the weights follow the header in this order."""
         kind = self.type_of(len(shape))
         byte_shape = self._gguf.quants.quant_shape_to_byte_shape(shape, kind)
         num_bytes = int(np.prod(byte_shape))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -62,10 +61,10 @@ class Prediction:
     """An exponent that the world predicts, next to the measured one."""
 
     name: str
-    limit: float
+    asymptotic: float
     """The exponent for an unlimited number of people."""
-    local: float
-    """The exponent between the smallest and the largest point of the sweep."""
+    local: float | None
+    """The exponent between the smallest and the largest point of the sweep; None if it is not known."""
     measured: Estimate
 
 
@@ -93,7 +92,7 @@ def analyse(points: Points, *, objective: Objective = "log", num_resamples: int 
     """Fit everything to the points; raise `UsageError` if they cannot determine a law."""
     notes: list[str] = []
     known = [True, False] if points.floor is not None else [False]
-    objectives: list[Objective] = [objective, *(["huber"] if objective != "huber" else [])]  # type: ignore[list-item]
+    objectives: list[Objective] = [objective] if objective == "huber" else [objective, "huber"]
     fits = [_fit(points, each, is_known, num_resamples) for each in objectives for is_known in known]
     levels, optima = _fit_levels(points, num_resamples, notes)
     recoveries = recover_limit(points, num_resamples=num_resamples)
@@ -182,23 +181,30 @@ def _predict(points: Points, fit: FittedLaw) -> list[Prediction]:
     if world is None or float(world.exponent) <= 1:
         return []
     sizes = [float(points.sizes.min()), float(points.sizes.max())]
-    stored = [unstored_share(world, size, bits_per_person=BITS_PER_PERSON) for size in sizes]
-    mentions = [float(each) * (per_token or math.nan) for each in (points.tokens.min(), points.tokens.max())]
-    unseen = [unknown_share(world, each) if per_token else math.nan for each in mentions]
+    unstored = [unstored_share(world, size, bits_per_person=BITS_PER_PERSON) for size in sizes]
+    data_local = None
+    if per_token:
+        mentions = [float(each) * per_token for each in (points.tokens.min(), points.tokens.max())]
+        data_local = _local_exponent(mentions, [unknown_share(world, each) for each in mentions])
     return [
         Prediction(
             name="a (parameters)",
-            limit=capacity_exponent(world),
-            local=local_exponent(sizes, stored),
+            asymptotic=capacity_exponent(world),
+            local=_local_exponent(sizes, unstored),
             measured=fit.estimates["size_exponent"],
         ),
         Prediction(
             name="b (tokens)",
-            limit=data_exponent(world),
-            local=local_exponent(mentions, unseen) if per_token else math.nan,
+            asymptotic=data_exponent(world),
+            local=data_local,
             measured=fit.estimates["data_exponent"],
         ),
     ]
+
+
+def _local_exponent(sizes: Sequence[float], shares: Sequence[float]) -> float | None:
+    """Return the exponent between two points; None if the share of the larger one is 0."""
+    return local_exponent(sizes, shares) if min(shares) > 0 else None
 
 
 def to_json(analysis: Analysis) -> dict[str, Any]:

@@ -76,7 +76,10 @@ class SeedResampler:
     def estimate(
         self, values: Mapping[str, float], resampled: Mapping[str, list[float]], *, logs: frozenset[str]
     ) -> dict[str, Estimate]:
-        """Return values with errors and intervals; those of `logs` are symmetric as logarithms."""
+        """Return values with errors and intervals.
+
+        Intervals of the values in `logs` are symmetric on a log scale, if all values are positive.
+        """
         correction = math.sqrt(self.num_seeds / (self.num_seeds - 1))
         t = student_quantile(CONFIDENCE, self.num_seeds - 1)
         estimates = {}
@@ -86,7 +89,7 @@ class SeedResampler:
             if len(drawn) < 2:
                 estimates[name] = Estimate(value)
                 continue
-            if name in logs:
+            if name in logs and min(value, drawn.min()) > 0:
                 error = float(np.log(drawn).std(ddof=1)) * correction
                 interval = (value * math.exp(-t * error), value * math.exp(t * error))
                 estimates[name] = Estimate(value, value * error, interval)

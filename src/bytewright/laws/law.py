@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,7 +37,12 @@ class Law:
         return PowerFit(self.limit, (self.size_scale, self.data_scale), exponents, 0.0)
 
     def best_size(self, flops: float) -> float:
-        """Return the N with the lowest loss for C = 6 N D: the derivative along this curve is 0."""
+        """Return the N with the lowest loss for C = 6 N D: the derivative along this curve is 0.
+
+        It is infinite if the loss does not depend on D.
+        """
+        if self.data_scale == 0:
+            return math.inf
         a, b = self.size_exponent, self.data_exponent
         ratio = a * self.size_scale / (b * self.data_scale)
         return float((ratio * (flops / FLOPS_PER_PARAMETER_AND_TOKEN) ** b) ** (1 / (a + b)))

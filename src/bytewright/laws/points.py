@@ -7,8 +7,7 @@ They are read from a finished sweep, or from a JSON file:
 
 `seed`, `floor` and `flops` (of the whole training; 6 N D by default) are optional; other keys are ignored.
 `excess` may state the bits above the floor by kind of choice, as `bytewright evaluate` measures them on the
-world book. The object may have `title`, `world` (`seed`, `exponent`, `people`)
-and `mentions_per_token`.
+world book. The object may have `title`, `world` (`seed`, `exponent`, `people`) and `mentions_per_token`.
 """
 
 from __future__ import annotations
@@ -222,7 +221,7 @@ def _parse_world(world: Json) -> World:
 def points_of_runs(records: Sequence[RunRecord], title: str) -> Points:
     """Return the points of the complete runs of a sweep.
 
-    The loss is in bits per byte, since the floor is, and since losses per token depend on the tokenizer: of
+    The loss is in bits per byte, like the floor: losses per token depend on the tokenizer. It is the loss of
     whole documents if all runs were evaluated on them, and of windows otherwise.
     """
     points = []

@@ -1,7 +1,7 @@
 """What a part states about its costs: matrix products, tensors kept for the backward pass, memory traffic.
 
-A part states its costs with a class method `costs(x)` that returns `Costs` for one module of it, or None if
-they must be measured. `x` is a `StepShape`: the sizes of a training step, under the letters of the formulas.
+A part states its costs with a class method `costs(x)`. It returns the `Costs` of one module, or None if they
+must be measured. `x` is a `StepShape`: the sizes of a training step, under the letters of the formulas.
 `account` adds the costs of all modules, and measures parts that state nothing by tracing
 (`account.tracing`). A test compares all statements with traces.
 """
@@ -57,7 +57,7 @@ class Kept(NamedTuple):
     is_freed_early: bool = False
     """Whether the backward pass of its sublayer frees it before that pass needs the most memory."""
     sublayer: str = ""
-    """The sublayer that keeps it, filled in by the accountant."""
+    """The sublayer that keeps it, filled in by `account`."""
 
 
 class Pass(NamedTuple):

@@ -23,11 +23,11 @@ def capture(function: Callable[[], Result]) -> tuple[torch.cuda.CUDAGraph, Resul
     Call `function` once before: compilation and library set-up cannot be captured.
 
     torch keeps one cuBLAS workspace per stream and captures all graphs on the same stream. Without the two
-    calls below, a graph can contain the address of a workspace that lies in the memory pool of an earlier
-    graph, or in the general pool. That memory is released when the earlier graph is deleted and the
-    workspaces are cleared, as `torch.compile(mode="reduce-overhead")` does. Then the next replay fails. The
-    first call makes the capture allocate a workspace in the graph's own pool, which is freed with the graph.
-    The second call keeps later captures from using it.
+    calls below, a graph can contain the address of a workspace in the memory pool of an earlier graph, or in
+    the general pool. That memory is released when the earlier graph is deleted and the workspaces are
+    cleared, as `torch.compile(mode="reduce-overhead")` does. Then the next replay fails. The first call makes
+    the capture allocate a workspace in the graph's own pool, which is freed with the graph. The second call
+    keeps later captures from using it.
     """
     graph = torch.cuda.CUDAGraph()
     torch._C._cuda_clearCublasWorkspaces()
@@ -37,6 +37,20 @@ def capture(function: Callable[[], Result]) -> tuple[torch.cuda.CUDAGraph, Resul
     finally:
         torch._C._cuda_clearCublasWorkspaces()
     return graph, result
+
+
+def capture_after_run(
+    function: Callable[[], Result], state: Sequence[Tensor]
+) -> tuple[torch.cuda.CUDAGraph, Result]:
+    """Run `function` once and capture the next call; `state` has the tensors that the run changes.
+
+    The run lets the libraries allocate their workspaces. Its changes of `state` are undone.
+    """
+    before = [tensor.clone() for tensor in state]
+    function()
+    for tensor, value in zip(state, before, strict=True):
+        tensor.copy_(value)
+    return capture(function)
 
 
 class CudaGraphFunction:

@@ -6,9 +6,9 @@ Each class inherits the parameters, names and initialisation of its reference cl
 - one product for q, k and v, and one for gate and up. The weights are joined in each call: a copy that is
   small compared with the product, and free if they are cast to bfloat16 anyway;
 - rows of q and k joined with each head's even dimensions first. Scores do not depend on the order inside a
-  head if q and k agree, and rotating two contiguous halves is cheaper than rotating interleaved pairs;
+  head if q and k agree. Rotating two contiguous halves is cheaper than rotating interleaved pairs;
 - torch's attention kernel, which does not write the scores to memory;
-- on an NVIDIA GPU in a half-precision type, the Triton kernels of `kernels`, where torch and its compiler
+- the Triton kernels of `kernels` on an NVIDIA GPU in a half-precision type, where torch and its compiler
   would pass over memory more than once;
 - head and loss in chunks: the logits of a whole batch never exist at once.
 

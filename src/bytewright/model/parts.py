@@ -10,8 +10,8 @@ an attention or a feed-forward layer. Its constructor declares which of these ar
     every part    device, dtype
 
 All other parameters are options, which a config sets in the table of the part (`ffn_options`). `forward` of a
-norm and of a feed-forward layer maps (…, seq, d_model) to the same shape, that of an attention as well and
-causally. `forward(x, token_positions)` of a position encoding is applied where its `place` states: to the
+norm, an attention and a feed-forward layer maps (…, seq, d_model) to the same shape; an attention must be
+causal. `forward(x, token_positions)` of a position encoding is applied where its `place` states: to the
 "heads" (queries and keys, (…, heads, seq, d_k); the default), or to the "embeddings" (…, seq, d_model).
 
 A part can state more, each by one class attribute; `stated` reads them. Without a statement the part still

@@ -7,8 +7,8 @@ and with it every matrix product, has the type `compute_dtype` (by default the s
 
 `hidden_states` and `output_weight` allow a loss to compute the logits in chunks instead of all at once.
 
-**Maximal update parametrisation.** With `mup_base_width`, the change of every activation in a step is about
-the same at every width, and so is the best learning rate. With r = d_model / mup_base_width:
+**Maximal update parametrisation.** With `mup_base_width`, a step changes every activation by about the same
+amount at every width. So the best learning rate is also about the same. With r = d_model / mup_base_width:
 
     embeddings, gains    initial values and rates do not depend on the width
     matrices of blocks   initial variance 2 / (in + out), as always; AdamW's rate is divided by r, and its

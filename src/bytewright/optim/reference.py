@@ -41,7 +41,7 @@ class Optimizer(torch.optim.Optimizer):
     former_names: ClassVar[Mapping[str, str]] = {"t": "step"}
     """Names in checkpoints written before the optimizers were those of torch, and what they are now."""
     num_operations: ClassVar[int | None] = None
-    """Elementwise operations of an update per weight; None: the accountant traces an update instead."""
+    """Elementwise operations of an update per weight; None: `account` traces an update instead."""
     num_temporaries: ClassVar[int] = 0
     """Tensors of the size of the largest parameter that exist during the update of one parameter."""
     fused_version: ClassVar[type[Optimizer] | None] = None
@@ -193,8 +193,8 @@ class SGD(Optimizer):
 class AdamW(Optimizer):
     """Adam with decoupled weight decay: steps of about the same size for every weight.
 
-    First the decay, then the running means of the gradient and of its square, then the step, whose rate
-    corrects the initial bias of both means:
+    The decay is applied first, then the running means of the gradient and of its square are updated. The rate
+    of the step corrects the initial bias of both means:
 
         θ ← θ - lr λ θ
         m ← β₁ m + (1 - β₁) g

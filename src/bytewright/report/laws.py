@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -157,8 +156,8 @@ def table_of_exponents(analysis: Analysis) -> Table:
     rows: list[list[Cell]] = [
         [
             each.name,
-            f"{each.limit:.3f}",
-            f"{each.local:.3f}" if math.isfinite(each.local) else None,
+            f"{each.asymptotic:.3f}",
+            None if each.local is None else f"{each.local:.3f}",
             f"{each.measured.value:.3f}",
             format_interval(each.measured, 3),
         ]

@@ -1,17 +1,14 @@
-"""The app: all routes of the server, behind the checks of `guard`.
-
-`make_app` accepts further routes, which share the service and the checks.
-"""
+"""The app: all routes of the server, behind the checks of `guard`."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Route, Router
+from starlette.routing import Route, Router
 from starlette.types import ASGIApp
 
 from bytewright.errors import FormatError, shorten
@@ -25,16 +22,10 @@ Handler = Callable[[Request], Awaitable[Response]]
 Lifespan = Callable[[Any], AbstractAsyncContextManager[None]]
 
 
-def make_app(
-    service: Service,
-    options: GuardOptions,
-    *,
-    routes: Sequence[BaseRoute] = (),
-    lifespan: Lifespan | None = None,
-) -> ASGIApp:
-    """Return the app of a service; `routes` are added to its own."""
+def make_app(service: Service, options: GuardOptions, *, lifespan: Lifespan | None = None) -> ASGIApp:
+    """Return the app of a service."""
     metrics = Metrics(service)
-    own = [
+    routes = [
         Route("/v1/completions", Completions(service, metrics), methods=["POST"]),
         Route("/v1/models", list_models(service)),
         Route("/v1/models/{name:path}", show_model(service)),
@@ -43,7 +34,7 @@ def make_app(
         Route("/health", show_health(service)),
         Route("/metrics", show_metrics(metrics)),
     ]
-    router = Router([*own, *routes], redirect_slashes=False, lifespan=lifespan)
+    router = Router(routes, redirect_slashes=False, lifespan=lifespan)
     return Guard(router, options, counter=metrics, is_draining=lambda: service.is_draining)
 
 

@@ -77,7 +77,9 @@ class Completions:
         for job in jobs:
             self.service.engine.check(job)
         if len(jobs) > self.service.options.max_waiting:
-            raise UsageError(f"at most {self.service.options.max_waiting} texts can wait", key="n")
+            limit = self.service.options.max_waiting
+            message = f"{len(jobs)} texts are requested, but at most {limit} can wait; reduce n"
+            raise UsageError(message, key="n", expected=limit, found=len(jobs))
         with self.service.run(jobs) as updates:
             watcher = asyncio.create_task(watch_disconnect(receive, updates))
             try:

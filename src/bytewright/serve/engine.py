@@ -1,8 +1,9 @@
 """The engine: one thread that continues many prompts at once, and lets jobs join and leave between steps.
 
-A `Job` is one prompt to continue. It waits in a bounded queue, gets a slot of the batch, has its prompt read
-in chunks, and is then stepped with the others. Between two steps at most one chunk is read, so running jobs
-never wait longer. The ids of a job are those of `generate`, whatever else is served (see `generate.slots`).
+A `Job` is one prompt to continue. It waits in a bounded queue until a slot of the batch is free. The engine
+reads its prompt in chunks, and then steps it with the other jobs. Between two steps at most one chunk is
+read, so running jobs never wait longer. The ids of a job are those of `generate`, whatever else is served
+(see `generate.slots`).
 
 The engine handles ids only and reports `Update`s of jobs to one function, which it calls from its thread.
 """
@@ -10,6 +11,7 @@ The engine handles ids only and reports `Update`s of jobs to one function, which
 from __future__ import annotations
 
 import dataclasses
+import logging
 import threading
 import time
 from collections import deque
@@ -28,6 +30,8 @@ from bytewright.generate.sampling import NO_TOKEN, SamplingConfig
 from bytewright.generate.slots import CHUNK_TOKENS, PromptChunk, Round, RowDraws, SlotBatch
 from bytewright.model import TransformerLM
 
+logger = logging.getLogger(__name__)
+
 STEPS_PER_ROUND = 4
 """On a GPU, the number of steps between two copies of their tokens to the host."""
 LONGEST_RETRY = 60
@@ -43,7 +47,7 @@ class QueueFullError(BytewrightError):
 
 
 class EngineClosedError(BytewrightError):
-    """The engine accepts no more jobs, because the server is being stopped."""
+    """The engine accepts no more jobs, because the server is being stopped or the device is lost."""
 
 
 @dataclass(frozen=True)
@@ -179,6 +183,8 @@ class Engine:
         self._flights: deque[_Flight] = deque()
         self._updates: list[tuple[Job, Update]] = []
         self._is_closed = self._must_stop = False
+        self.is_device_lost = False
+        """Whether slots could not be cleared after an error; the engine then ends."""
         self._stats = EngineStats(num_slots=num_slots)
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
@@ -197,6 +203,8 @@ class Engine:
     def submit(self, jobs: Sequence[Job]) -> None:
         """Add jobs to the queue, all or none; they were checked by `check`."""
         with self._changed:
+            if self.is_device_lost:
+                raise EngineClosedError("the engine has failed; restart the server")
             if self._is_closed:
                 raise EngineClosedError("the server is shutting down")
             num_tokens = sum(job.num_tokens for job in jobs)
@@ -265,6 +273,7 @@ class Engine:
                 try:
                     self._take_turn()
                 except Exception as error:  # such as too little memory: these jobs fail, the next may not
+                    logger.exception("the running jobs failed")
                     self._fail_all(f"the engine failed: {first_line(error)}")
                 self._publish()
         self._fail_all("the server was stopped before the text was complete")
@@ -428,7 +437,12 @@ class Engine:
             for it in list(self._running.values()):
                 if not it.job.is_cancelled:
                     self._updates.append((it.job, Update(error=error)))
-                self._release(it, is_clean=False)
+                try:
+                    self._release(it, is_clean=False)
+                except Exception:  # some errors of CUDA persist until the process ends
+                    if not self.is_device_lost:
+                        logger.exception("a slot could not be cleared")
+                    self.is_device_lost = self._is_closed = self._must_stop = True
             for job in self._waiting if self._must_stop else ():
                 self._updates.append((job, Update(error=error)))
             if self._must_stop:

@@ -1,8 +1,8 @@
-"""Checks before every route: Host, Origin, API key, size and pace of the body; and answers to all errors.
+"""Checks before every route (Host, Origin, API key, size and duration of the body), and error responses.
 
 A web page of another site can make a browser send requests to a server on this machine. The Host header then
-has the name of that site (DNS rebinding), or the Origin header does. Both are rejected, so no page but those
-of this server can use it. There are no CORS headers.
+has the name of that site (DNS rebinding), or the Origin header does. Both are rejected, so only pages of this
+server can use it. There are no CORS headers.
 """
 
 from __future__ import annotations
@@ -54,7 +54,10 @@ class GuardOptions:
             raise UsageError(message, key="api_key")
 
     def accepts_host(self, host: str) -> bool:
-        """Return whether a Host header names this server; with a key, any name does unless some are given."""
+        """Return whether a Host header names this server.
+
+        A server that other machines can reach accepts any name, unless `allowed_hosts` is given.
+        """
         name = host.rsplit(":", 1)[0] if not host.endswith("]") else host
         names = [name.lower() for name in self.allowed_hosts]
         if not is_loopback(self.host) and not names:
@@ -76,7 +79,7 @@ def is_loopback(host: str) -> bool:
 
 
 class RejectedError(BytewrightError):
-    """A request that no route answers, with its status."""
+    """A request that is rejected with the given status."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -96,7 +99,8 @@ class ResponseCounter(Protocol):
 class Guard:
     """Wraps an app: checks each request, limits its body, and turns errors into responses.
 
-    `is_draining` returns whether the server is about to end; errors of its engine are then 503, not 500.
+    `is_draining` returns whether the server is about to end; errors of its engine then have the status 503
+    instead of 500.
     """
 
     def __init__(
@@ -158,7 +162,7 @@ class Guard:
     def has_key(self, headers: Headers, key: str) -> bool:
         """Return whether a request has the API key."""
         given = headers.get("authorization", "").removeprefix("Bearer ")
-        return hmac.compare_digest(given.encode(), key.encode())
+        return hmac.compare_digest(given.encode("latin-1"), key.encode())  # headers are decoded as Latin-1
 
     def _status_of(self, error: Exception) -> int:
         match error:

@@ -58,7 +58,7 @@ class _EngineCollector:
     def collect(self) -> Iterator[Metric]:
         """Yield the current figures."""
         yield GaugeMetricFamily(PREFIX + "ready", "1 if requests are accepted", self.service.state == "ready")
-        if self.service.state == "loading":
+        if not self.service.is_loaded:
             return
         stats = self.service.engine.stats()
         for name, summary, value in (

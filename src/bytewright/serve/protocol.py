@@ -113,7 +113,7 @@ def read_completion(body: bytes, tokenizer: Tokenizer) -> CompletionRequest:
     n = read_integer(request.get("n"), 1, least=1, most=MAX_CHOICES)
     prompts = read_prompts(request.get("prompt"), tokenizer)
     if len(prompts) * n > MAX_CHOICES:
-        message = f"request: at most {MAX_CHOICES} texts can be requested, but n and prompt ask for more"
+        message = f"request: at most {MAX_CHOICES} texts can be requested; reduce n or the number of prompts"
         raise FormatError(message, key="n", expected=MAX_CHOICES, found=len(prompts) * n)
     options = request.get("stream_options")
     include_usage = False
@@ -261,9 +261,14 @@ def dump(value: object) -> bytes:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
 
 
-def event(value: object) -> bytes:
-    """Return a server-sent event."""
-    return b"data: " + dump(value) + b"\n\n"
+def event(value: object, name: str | None = None) -> bytes:
+    r"""Return a server-sent event, with a name if one is given.
+
+    >>> event([1, 2], "runs")
+    b'event: runs\ndata: [1,2]\n\n'
+    """
+    head = b"" if name is None else b"event: " + name.encode() + b"\n"
+    return head + b"data: " + dump(value) + b"\n\n"
 
 
 ERROR_TYPES = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}

@@ -12,14 +12,13 @@ import contextlib
 import logging
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
 import h11
 import uvicorn
-from starlette.routing import BaseRoute
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from bytewright.errors import UsageError
@@ -56,23 +55,21 @@ def serve(
     options: ServerOptions,
     *,
     announce: Callable[[str], object],
-    routes: Callable[[Service], Sequence[BaseRoute]] = lambda service: (),
 ) -> None:
     """Serve a model until a signal arrives; `announce` gets the address, and again when the model is ready.
 
-    `load` runs on a thread of its own; its error ends the server and is raised here. `routes` returns further
-    routes of the app. A signal is raised again after the server has ended.
+    `load` runs on a thread of its own; its error ends the server and is raised here. A signal is raised again
+    after the server has ended.
     """
-    logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING)
     service = Service(options.engine)
-    failure: list[BaseException] = []
+    failure: list[Exception] = []
 
     async def load_model() -> None:
         loop = asyncio.get_running_loop()
         try:
             loaded = await asyncio.to_thread(load)
             await asyncio.to_thread(service.load, loaded, loop)
-        except BaseException as error:
+        except Exception as error:
             failure.append(error)
             server.should_exit = True
             return
@@ -90,12 +87,18 @@ def serve(
         await service.stop()
         loading.cancel()
 
-    app = make_app(service, options.guard, routes=routes(service), lifespan=lifespan)
+    app = make_app(service, options.guard, lifespan=lifespan)
     server = _Server(configure(app, options), service, options, announce)
-    with listening_socket(options) as listener:
-        server.run(sockets=[listener])
+    run_server(server, options)
     if failure:
         raise failure[0]
+
+
+def run_server(server: uvicorn.Server, options: ServerOptions) -> None:
+    """Listen on the address of the options until the server ends; warnings are written to stderr."""
+    logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING)
+    with listening_socket(options) as listener:
+        server.run(sockets=[listener])
 
 
 def configure(app: Any, options: ServerOptions) -> uvicorn.Config:

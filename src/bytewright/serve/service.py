@@ -16,7 +16,7 @@ from bytewright.model import TransformerLM
 from bytewright.serve.engine import Engine, EngineClosedError, Job, Update
 from bytewright.tokenizer import Tokenizer
 
-State = Literal["loading", "ready", "draining"]
+State = Literal["loading", "ready", "draining", "failed"]
 
 
 @dataclass(frozen=True)
@@ -76,10 +76,17 @@ class Service:
 
     @property
     def state(self) -> State:
-        """Whether the service is loading, ready or draining."""
+        """Whether the service is loading, ready or draining, or its engine has failed."""
         if self.is_draining:
             return "draining"
-        return "loading" if self._engine is None else "ready"
+        if self._engine is None:
+            return "loading"
+        return "failed" if self._engine.is_device_lost else "ready"
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether the model was loaded."""
+        return self._engine is not None
 
     @property
     def engine(self) -> Engine:

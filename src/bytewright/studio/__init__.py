@@ -1,12 +1,10 @@
 """The studio: one local page with views of the runs, tokenizers and models below a folder.
 
-    context     `Studio`, an argument of every view: the folder, its models, worker threads, open streams
+    app         the list of views, the page, the checks before every request, and the process
+    context     `Studio`, an argument of every view (folder, models, worker threads), and streams of events
     folder      finds runs, tokenizers and reports below the folder, and maps ids of requests to them
     models      loads the models of runs, at most two at a time
-    streams     server-sent events
     watch       the state and the records of all runs, read incrementally
-    app         the list of views, the page, and the checks before every request
-    server      the process: listening and signals
     runs, tokenizers, write, inside, calculator    the endpoints of one view each
 
 Depends on the packages of the extra `serve`, and reuses the checks of `serve`.
@@ -16,8 +14,9 @@ Depends on the packages of the extra `serve`, and reuses the checks of `serve`.
 1. Write `studio/NAME.py` with `make_routes(studio: Studio) -> list[BaseRoute]`. The paths of the routes
    start with `/api/NAME`. Handlers are `async def handle(request) -> Response`. Answer with
    `serve.completions.json_response`, read a body with `serve.protocol.read_object`, and stream with
-   `streams.EventStream`. Raise a `BytewrightError` for a wrong request: the client gets status 400 and the
+   `context.EventStream`. Raise a `BytewrightError` for a wrong request: the client gets status 400 and the
    sentence of the error. Work that takes more than a millisecond runs in `await studio.compute(function)`.
+   Hold `OpenModel.lock` while a model runs.
 2. Add `View("NAME", NAME.make_routes)` to `app.VIEWS`.
 3. Write `static/views/NAME.js`, which exports `mount(element, context)`; `static/views.js` documents the
    interface and has the list of views. Add one line to it. Styles of the view go to `static/style.css`, or

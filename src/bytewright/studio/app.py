@@ -1,18 +1,19 @@
-"""The app of the studio: its views, its page, and the checks before every request.
+"""The server of the studio: its views, its page, the checks before every request, and the process.
 
 The files of the page are read when the server starts, and requests select one of them by name: no path of a
-request reaches the file system. If the server needs an API key, the page asks for it and exchanges it for a
-cookie at `/login`; the files of the page themselves need no key.
+request reaches the file system. If the server requires an API key, the page asks for it and exchanges it for
+a cookie at `/login`. The files of the page themselves need no key.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import hmac
-from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -22,9 +23,11 @@ from starlette.routing import BaseRoute, Route, Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import bytewright
+from bytewright.serve.app import Lifespan
 from bytewright.serve.completions import json_response
 from bytewright.serve.guard import Guard, GuardOptions, RejectedError
 from bytewright.serve.protocol import check_keys, read_object
+from bytewright.serve.server import AnnouncedServer, ServerOptions, configure, run_server
 from bytewright.studio import calculator, inside, runs, tokenizers, write
 from bytewright.studio.context import Studio
 
@@ -65,8 +68,6 @@ VIEWS = (
     View("calculator", calculator.make_routes),
 )
 
-Lifespan = Callable[[Any], AbstractAsyncContextManager[None]]
-
 
 def make_studio_app(studio: Studio, options: GuardOptions, *, lifespan: Lifespan | None = None) -> ASGIApp:
     """Return the app of a studio: the page, and the endpoints of all views."""
@@ -80,11 +81,10 @@ def make_studio_app(studio: Studio, options: GuardOptions, *, lifespan: Lifespan
         return Response(content, headers={"cache-control": "no-cache"}, media_type=content_type)
 
     async def show_studio(request: Request) -> Response:
-        """Answer with what the page needs at its start."""
         return json_response({"folder": studio.folder.name, "version": bytewright.__version__})
 
     async def log_in(request: Request) -> Response:
-        """Exchange the API key for a cookie, which links and streams send by themselves."""
+        """Exchange the API key for a cookie, which the browser sends with links and streams, too."""
         body = read_object(await request.body())
         check_keys(body, ["key"])
         key = options.api_key or ""
@@ -146,3 +146,33 @@ class StudioGuard(Guard):
         """Return whether a request has the API key, or the cookie for it."""
         cookie = cookie_parser(headers.get("cookie", "")).get(COOKIE, "")
         return hmac.compare_digest(cookie.encode(), cookie_of(key).encode()) or super().has_key(headers, key)
+
+
+def run_studio(path: Path, options: ServerOptions, *, announce: Callable[[str], object]) -> None:
+    """Serve the studio of a folder until a signal arrives; `announce` gets the address.
+
+    A signal is raised again after the server has ended.
+    """
+    run_server(StudioServer(path, options, announce), options)
+
+
+class StudioServer(AnnouncedServer):
+    """The server of a studio; a signal ends its streams first, and then the server."""
+
+    def __init__(self, path: Path, options: ServerOptions, announce: Callable[[str], object]) -> None:
+        self.studio = Studio(path)
+        app = make_studio_app(self.studio, options.guard, lifespan=self._end_studio)
+        super().__init__(configure(app, options), announce)
+
+    @contextlib.asynccontextmanager
+    async def _end_studio(self, app: Any) -> AsyncIterator[None]:
+        try:
+            yield
+        finally:
+            self.studio.end_streams()
+            self.studio.close()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """End the streams and then the server."""
+        self.studio.end_streams()
+        super().handle_exit(sig, frame)

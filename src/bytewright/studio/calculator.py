@@ -1,4 +1,4 @@
-"""The endpoints of the view Calculator: the choices of its controls, and the predictions of the accountant.
+"""The endpoints of the view Calculator: the choices of its controls, and the predicted costs.
 
 The page sends the shape of a model, the batch, the optimizer and the device. All figures are computed by
 `bytewright.account`; the page computes none.

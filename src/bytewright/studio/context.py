@@ -1,22 +1,32 @@
-"""`Studio`: what the endpoints of all views share."""
+"""What the endpoints of all views share: `Studio`, and `EventStream`, a response of server-sent events."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
+from starlette.types import Receive, Scope, Send
+
+from bytewright.errors import BytewrightError
 from bytewright.serve.guard import RejectedError
+from bytewright.serve.protocol import event
 from bytewright.studio.folder import StudioFolder
 from bytewright.studio.models import Models
 
 NUM_THREADS = 4
 MAX_STREAMS = 48
 """How many streams of events may be open; every page that shows runs has one."""
+STREAM_HEADERS = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-store")]
+QUIET_SECONDS = 15.0
+"""After this time without an event a comment is sent, so that proxies keep the connection."""
+
+Event = tuple[str, object]
+"""The name of an event, and its data, which are sent as JSON."""
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -51,10 +61,78 @@ class Studio:
         finally:
             self.num_streams -= 1
 
-    def stop(self) -> None:
+    def end_streams(self) -> None:
         """End all streams, so that the server can end."""
         self.is_stopping.set()
 
     def close(self) -> None:
         """Shut down the threads without waiting for work that has begun."""
         self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+class EventStream:
+    """An ASGI response that sends the events of an asynchronous generator.
+
+    It ends with the generator, or when the client disconnects or the server ends; the generator is then
+    closed. A `BytewrightError` in the generator is sent as the event `error` and ends the stream.
+    """
+
+    def __init__(self, studio: Studio, events: AsyncGenerator[Event, None]) -> None:
+        self.studio, self.events = studio, events
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send all events."""
+        with self.studio.open_stream():
+            await send({"type": "http.response.start", "status": 200, "headers": STREAM_HEADERS})
+            sending = asyncio.create_task(self._send_events(send))
+            others = {
+                asyncio.create_task(_wait_for_disconnect(receive)),
+                asyncio.create_task(self.studio.is_stopping.wait()),
+            }
+            try:
+                await asyncio.wait({sending, *others}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for task in (sending, *others):
+                    task.cancel()
+                await asyncio.gather(sending, *others, return_exceptions=True)
+            if not sending.cancelled() and (error := sending.exception()):
+                raise error
+            with contextlib.suppress(OSError):
+                await send({"type": "http.response.body", "body": b""})
+
+    async def _send_events(self, send: Send) -> None:
+        try:
+            async with contextlib.aclosing(_with_comments(self.events)) as messages:
+                async for message in messages:
+                    await send({"type": "http.response.body", "body": message, "more_body": True})
+        except BytewrightError as error:
+            body = event({"message": str(error)}, "error")
+            await send({"type": "http.response.body", "body": body, "more_body": True})
+
+
+async def _with_comments(events: AsyncGenerator[Event, None]) -> AsyncGenerator[bytes, None]:
+    """Yield the events as bytes, with a comment after each `QUIET_SECONDS` without one."""
+    coming: asyncio.Task[Event] | None = None
+    try:
+        while True:
+            coming = coming or asyncio.ensure_future(anext(events))
+            done, _ = await asyncio.wait({coming}, timeout=QUIET_SECONDS)
+            if not done:
+                yield b": no event\n\n"
+                continue
+            task, coming = coming, None
+            try:
+                name, data = task.result()
+            except StopAsyncIteration:
+                return
+            yield event(data, name)
+    finally:
+        if coming is not None:
+            coming.cancel()
+            await asyncio.gather(coming, return_exceptions=True)
+        await events.aclose()
+
+
+async def _wait_for_disconnect(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,8 +1,8 @@
-"""Find the runs, tokenizers and reports below a folder, and give each an id that requests can name.
+"""Find the runs, tokenizers and reports below a folder, each with an id for requests.
 
-An id is a hash of the path below the folder, so it is the same after a restart. Requests contain ids only:
-an id that no scan has found is an error, whatever it contains. Symbolic links are not followed. A scan is
-bounded in depth and in the number of folders, and folders that cannot be read are skipped.
+An id is a hash of the path below the folder, so it is the same after a restart. Requests contain only ids: an
+id that no scan has found is rejected. Symbolic links are not followed. A scan is bounded in depth and in the
+number of folders, and folders that cannot be read are skipped.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import hashlib
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -30,10 +30,11 @@ REPORT_SUFFIX = ".html"
 
 @dataclass(frozen=True)
 class Found:
-    """A run, tokenizer or report. `name` is its path below the folder, for people."""
+    """A run, tokenizer or report."""
 
     id: str
     name: str
+    """The path below the folder, as the page shows it."""
     path: Path
     modified: float
 
@@ -63,7 +64,7 @@ class StudioFolder:
 
     @property
     def name(self) -> str:
-        """The name of the folder, for people."""
+        """The name of the folder, as the page shows it."""
         return self.path.resolve().name or str(self.path)
 
     def scan(self) -> Scan:
@@ -113,10 +114,10 @@ def _scan(root: Path) -> Scan:
         budget -= 1
         try:
             entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+            folders = [entry.name for entry in entries if _is_folder(entry)]
+            files = [entry.name for entry in entries if entry.is_file(follow_symlinks=False)]
         except OSError:
             continue
-        folders = [entry for entry in entries if _is_folder(entry)]
-        files = {entry.name: entry for entry in entries if entry.is_file(follow_symlinks=False)}
         run = Run(folder)
         is_run = _is_run(run, files, folders)
         if is_run:
@@ -129,7 +130,7 @@ def _scan(root: Path) -> Scan:
             if name.endswith(REPORT_SUFFIX):
                 _add(scan.reports, root, folder / name)
         if not is_run and depth < MAX_DEPTH:
-            pending += [(folder / entry.name, depth + 1) for entry in reversed(folders)]
+            pending += [(folder / name, depth + 1) for name in reversed(folders)]
     return scan
 
 
@@ -137,11 +138,11 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
     return entry.is_dir(follow_symlinks=False) and not entry.name.startswith(".")
 
 
-def _is_run(run: Run, files: Iterable[str], folders: Iterable[os.DirEntry[str]]) -> bool:
+def _is_run(run: Run, files: Sequence[str], folders: Sequence[str]) -> bool:
     """Return whether a folder holds a run, also a broken one; sampled texts of a sweep are not runs."""
     if "config.json" in files and ("environment.json" in files or "metrics.jsonl" in files):
         return True
-    if not any(entry.name == "checkpoints" for entry in folders):
+    if "checkpoints" not in folders:
         return False
     try:
         return run.is_imported

@@ -27,6 +27,7 @@ from bytewright.serve.completions import json_response
 from bytewright.serve.protocol import check_keys, read_integer, read_object
 from bytewright.storage.json_reader import Json
 from bytewright.studio.context import Studio
+from bytewright.studio.models import check_finite
 
 MAX_WEIGHTS = 2_000_000
 """The largest number of attention weights in an answer."""
@@ -56,15 +57,23 @@ def _read(studio: Studio, body: Json) -> dict[str, Any]:
     num_tokens = len(ids)
     config = model.config
     ids = ids[: max_tokens(config.num_layers * config.num_heads, config.context_length)]
-    lens = logit_lens(model, ids, top=min(top, config.vocab_size))
+    weights, notice = None, ""
+    with opened.lock:
+        lens = logit_lens(model, ids, top=min(top, config.vocab_size))
+        norms = residual_norms(model, ids)
+        try:
+            weights = attention_weights_by_layer(model, ids)
+        except UsageError as error:  # a plugin's attention may have no weights; the rest can still be shown
+            notice = str(error)
+    check_finite(norms)
     shown = {id for layer in lens for id in layer.ids.flatten().tolist()} | set(ids)
-    answer: dict[str, Any] = {
+    return {
         "ids": ids,
         "num_tokens": num_tokens,
         "texts": {id: opened.token_text(id) for id in sorted(shown)},
         "num_layers": config.num_layers,
         "num_heads": config.num_heads,
-        "norms": [[round(value, 4) for value in row] for row in residual_norms(model, ids).tolist()],
+        "norms": [[round(value, 4) for value in row] for row in norms.tolist()],
         "lens": [
             {
                 "ids": layer.ids.tolist(),
@@ -72,12 +81,9 @@ def _read(studio: Studio, body: Json) -> dict[str, Any]:
             }
             for layer in lens
         ],
+        "attention": None if weights is None else pack_weights(weights),
+        "notice": notice,
     }
-    try:
-        answer["attention"] = pack_weights(attention_weights_by_layer(model, ids))
-    except UsageError as error:  # a plugin's attention may have no weights; the rest can still be shown
-        answer["attention"], answer["notice"] = None, str(error)
-    return answer
 
 
 def max_tokens(num_maps: int, context_length: int) -> int:

@@ -1,7 +1,7 @@
 """Models of runs for the views Write and Inside: loaded on first use, at most two of them in memory.
 
-A model is loaded again when its run has a new best checkpoint. `TrueTokens` adds the true probabilities of
-the storybook to a model that was trained on it.
+A model is loaded again when its run has a new best checkpoint. `TrueTokens` has the true probabilities of the
+storybook, for models that were trained on it.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
 
+from torch import Tensor
+
 from bytewright.corpus.storybook import NextTokens, Position, Storybook
-from bytewright.errors import BytewrightError
+from bytewright.errors import BytewrightError, DivergenceError
 from bytewright.experiments.evaluation.story_eval import is_of_storybook
 from bytewright.generate import Generator
 from bytewright.model import TransformerLM
@@ -37,6 +39,8 @@ class OpenModel:
         self.tokenizer: Tokenizer = run.tokenizer
         self.model: TransformerLM = saved.load(device=select_device("auto"))
         self.model.eval()
+        self.lock = threading.Lock()
+        """Held while the model runs: hooks that record activations record the calls of all threads."""
         self.num_ids = min(self.tokenizer.vocab_size, self.model.config.vocab_size)
         self.is_of_storybook = is_of_storybook(run)
 
@@ -57,18 +61,24 @@ class OpenModel:
         return self.tokenizer.decode_bytes([id]).decode("utf-8", "backslashreplace")
 
 
+def check_finite(values: Tensor) -> None:
+    """Raise `DivergenceError` if results of a model are not finite: JSON cannot represent them."""
+    if not values.isfinite().all():
+        raise DivergenceError("the model has diverged: its results are not finite; choose another run")
+
+
 class TrueTokens:
-    """True next-token probabilities, with the positions of recent texts in memory."""
+    """True next-token probabilities, with a cache of the positions of recent texts."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        self._next: NextTokens = Storybook.load().next_tokens(tokenizer)
+        self._next_tokens: NextTokens = Storybook.load().next_tokens(tokenizer)
         self._lock = threading.Lock()
-        self._known: OrderedDict[tuple[int, ...], Position | None] = OrderedDict()
+        self._cache: OrderedDict[tuple[int, ...], Position | None] = OrderedDict()
 
     def positions(self, ids: Sequence[int]) -> list[Position | None]:
         """Return the positions before each token and after the last, as `NextTokens.positions`."""
         with self._lock:
-            found = self._next.positions(ids[:1])
+            found = self._next_tokens.positions(ids[:1])
             for length in range(2, len(ids) + 1):
                 found.append(self._extend(tuple(ids[:length]), found[-1]))
             return found
@@ -79,13 +89,14 @@ class TrueTokens:
             return self._extend(tuple(ids), before)
 
     def _extend(self, ids: tuple[int, ...], before: Position | None) -> Position | None:
-        if ids in self._known:
-            self._known.move_to_end(ids)
-            return self._known[ids]
-        found = self._next.start() if ids[-1] == self._next.end else before and before.after(ids[-1])
-        self._known[ids] = found
-        if len(self._known) > MAX_POSITIONS:
-            self._known.popitem(last=False)
+        if ids in self._cache:
+            self._cache.move_to_end(ids)
+            return self._cache[ids]
+        is_end = ids[-1] == self._next_tokens.end
+        found = self._next_tokens.start() if is_end else before and before.after(ids[-1])
+        self._cache[ids] = found
+        if len(self._cache) > MAX_POSITIONS:
+            self._cache.popitem(last=False)
         return found
 
 

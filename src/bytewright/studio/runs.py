@@ -1,4 +1,4 @@
-"""The endpoints of the view Runs: the list of runs, one run, a stream of what changes, and reports.
+"""The endpoints of the view Runs: the list of runs, the settings of a run, a stream of changes, and reports.
 
 The stream `/api/runs/events?follow=ID,ID` has three kinds of events:
 
@@ -20,13 +20,12 @@ from starlette.routing import BaseRoute, Route
 
 from bytewright.errors import BytewrightError, StorageError
 from bytewright.serve.completions import json_response
-from bytewright.serve.guard import RejectedError
 from bytewright.storage import filesystem
-from bytewright.studio.context import Studio
+from bytewright.studio.context import Event, EventStream, Studio
 from bytewright.studio.folder import Found
-from bytewright.studio.streams import Event, EventStream
 from bytewright.studio.watch import WatchedRun, Watcher
 from bytewright.train.metrics import is_finite
+from bytewright.train.run import Run
 
 COLUMNS = (
     "step",
@@ -57,10 +56,9 @@ def make_routes(studio: Studio) -> list[BaseRoute]:
         await studio.compute(watcher.table.refresh)
         return json_response({"runs": [run.summary for run in watcher.table.runs.values()]})
 
-    async def show_run(request: Request) -> Response:
-        await studio.compute(watcher.table.refresh)
-        run = _find(watcher, request.path_params["id"])
-        return json_response(await studio.compute(describe_run, run))
+    async def show_settings(request: Request) -> Response:
+        run = await studio.compute(studio.folder.find_run, request.path_params["id"])
+        return json_response({"settings": await studio.compute(read_settings, run)})
 
     async def stream_events(request: Request) -> EventStream:
         followed = [id for id in request.query_params.get("follow", "").split(",") if id]
@@ -75,29 +73,20 @@ def make_routes(studio: Studio) -> list[BaseRoute]:
     return [
         Route("/api/runs", list_runs),
         Route("/api/runs/events", stream_events),
-        Route("/api/runs/{id}", show_run),
+        Route("/api/runs/{id}/settings", show_settings),
         Route("/reports/{id}", show_report),
     ]
 
 
-def _find(watcher: Watcher, id: str) -> WatchedRun:
-    if id not in watcher.table.runs:
-        raise RejectedError(404, "the folder has no such run; it may have been moved or removed")
-    return watcher.table.runs[id]
-
-
-def describe_run(run: WatchedRun) -> dict[str, Any]:
-    """Return the summary, settings, rows and samples of a run; what cannot be read is empty."""
+def read_settings(run: Run) -> dict[str, Any]:
+    """Return the settings of a run as JSON values; none if they cannot be read."""
     try:
-        settings = run.read_settings()
-    except BytewrightError:
-        settings = {}
+        settings = run.settings
+    except (BytewrightError, OSError):
+        return {}
     return {
-        "summary": run.summary,
-        "settings": {key: _plain(value) for key, value in settings.items()},
-        "columns": COLUMNS,
-        "rows": make_rows(run.reader.records),
-        "samples": read_samples(run),
+        key: value if isinstance(value, bool | int | str) or is_finite(value) else str(value)
+        for key, value in settings.items()
     }
 
 
@@ -116,14 +105,16 @@ async def follow_runs(watcher: Watcher, followed: Sequence[str]) -> AsyncGenerat
             for run in changed:
                 if run.id not in followed:
                     continue
-                restarts, start = sent.get(run.id, (-1, 0))
-                is_restart = restarts != run.reader.num_restarts
+                # Read before the records, which another thread may replace: the next event then restarts.
+                num_restarts = run.reader.num_restarts
+                last_restarts, start = sent.get(run.id, (-1, 0))
+                is_restart = last_restarts != num_restarts
                 records = run.reader.records
                 end = len(records)
                 rows = make_rows(records[0 if is_restart else start : end])
                 if rows or is_restart:
                     yield "records", {"id": run.id, "restart": is_restart, "columns": COLUMNS, "rows": rows}
-                sent[run.id] = run.reader.num_restarts, end
+                sent[run.id] = num_restarts, end
                 texts = await watcher.studio.compute(read_samples, run)
                 if texts != samples.get(run.id):
                     samples[run.id] = texts
@@ -160,7 +151,3 @@ def read_report(found: Found) -> bytes:
     if len(content) > MAX_REPORT_BYTES:
         raise StorageError(f"{found.name}: is larger than {MAX_REPORT_BYTES:,} bytes", path=found.path)
     return content
-
-
-def _plain(value: Any) -> Any:
-    return value if isinstance(value, bool | int | str) or is_finite(value) else str(value)

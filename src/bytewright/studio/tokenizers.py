@@ -1,8 +1,8 @@
 """The endpoints of the view Tokenizer: the tokenizers of the folder, the tokens of a text, and their merges.
 
-A text is sent as JSON and answered with one entry per token. Tokens of the text are spans of its bytes; the
-page shows a token that ends inside a character by its bytes. The merges of a token are listed in the order of
-their creation, which is the order in which encoding applies them.
+A text is sent as JSON and answered with one entry per token. A token that ends inside a character has no
+text; the page shows its bytes. The merges of a token are listed in the order of their creation, which is the
+order in which encoding applies them.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class LoadedTokenizer:
 
 
 class TokenizerCache:
-    """Loads the tokenizers that requests name, and keeps the last ones."""
+    """Loads the tokenizers of the folder by id, and keeps those that were used last."""
 
     def __init__(self, studio: Studio) -> None:
         self.studio = studio
@@ -129,10 +129,8 @@ def describe_text(loaded: LoadedTokenizer, text: str) -> dict[str, Any]:
         "num_tokens": len(ids),
         "num_distinct": len(set(ids)),
         "num_bytes": num_bytes,
-        "num_characters": len(text),
         "vocab_size": loaded.vocabulary.size,
         "num_merges": len(loaded.vocabulary.merges),
-        "pattern": loaded.vocabulary.pattern,
     }
 
 

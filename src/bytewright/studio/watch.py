@@ -1,10 +1,10 @@
 """The state and the records of all runs below the folder, read incrementally while a page shows them.
 
 `RunTable.refresh` compares the times and sizes of a run's files with those of the last time, and reads only
-runs that changed; of the metrics log it reads only new lines. Every change gets a number. A stream sends the
-changes after the last number that it has sent, so no events are queued for slow clients. A run whose files
-cannot be read is `broken`, with the reason. A refresh stops after `REFRESH_SECONDS`. Runs that it did not
-reach are read by the next refresh; a new run has the state "reading" until then.
+runs that changed; of the metrics log it reads only new lines. Every change increments a version number. A
+stream sends the changes after the last version that it has sent, so no events are queued for slow clients. A
+run whose files cannot be read is `broken`, with the reason. A refresh stops after `REFRESH_SECONDS`. The next
+refresh reads the runs that it did not reach; a new run has the state "reading" until then.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ LAST_FIGURES = ("loss", "validation_loss", "bits_per_byte", "tokens_per_second",
 
 
 class WatchedRun:
-    """One run: its summary, its records, and the numbers of its last changes."""
+    """One run: its summary, its records, and the version of its last change."""
 
     def __init__(self, found: Found) -> None:
         self.id, self.name, self.run = found.id, found.name, Run(found.path)
@@ -74,7 +74,7 @@ class WatchedRun:
         return tuple(_stat(self.run.path / name) for name in Run.FILE_NAMES)
 
     def _read(self) -> dict[str, Any]:
-        run, settings = self.run, self.read_settings()
+        run, settings = self.run, self._read_settings()
         self.reader.update()
         records = self.reader.records
         status = run.find_status(settings, records)
@@ -96,11 +96,9 @@ class WatchedRun:
             if status.state == "running"
             else None,
             "started": run.environment.get("started"),
-            "has_tokenizer": run.tokenizer_path is not None,
-            "has_model": run.has_checkpoints,
         }
 
-    def read_settings(self) -> dict[str, Any]:
+    def _read_settings(self) -> dict[str, Any]:
         """Return the settings of the run; they are read again only if their files changed."""
         signature = [_stat(self.run.path / name) for name in ("config.json", "init.json")]
         if signature != self._settings_signature:
@@ -123,7 +121,7 @@ class RunTable:
         self._num_refreshed = 0
 
     def refresh(self) -> int:
-        """Read what has changed since the last time; return the number of the last change."""
+        """Read what has changed since the last time; return the version of the last change."""
         with self._lock:
             scan = self.folder.scan()
             runs = {id: self.runs.get(id) or WatchedRun(found) for id, found in scan.runs.items()}
@@ -169,7 +167,7 @@ class Watcher:
                 self._task = None
 
     async def wait_for_change(self, after: int) -> int:
-        """Return the number of the last change as soon as it is greater than `after`."""
+        """Return the version of the last change as soon as it is greater than `after`."""
         while self.table.version <= after:
             await self._changed.wait()
         return self.table.version

@@ -37,9 +37,8 @@ from bytewright.model.layers import at_least_float32
 from bytewright.serve.completions import json_response
 from bytewright.serve.protocol import check_keys, read_integer, read_object, read_sampling
 from bytewright.storage.json_reader import Json
-from bytewright.studio.context import Studio
-from bytewright.studio.models import OpenModel
-from bytewright.studio.streams import Event, EventStream
+from bytewright.studio.context import Event, EventStream, Studio
+from bytewright.studio.models import OpenModel, check_finite
 
 NUM_CANDIDATES = 10
 """A distribution lists this many of the likeliest tokens by the model, and as many by the grammar."""
@@ -62,8 +61,8 @@ def make_routes(studio: Studio) -> list[BaseRoute]:
     async def stream(request: Request) -> EventStream:
         body = read_object(await request.body())
         check_keys(body, ["run", "ids", "grammar", "max_tokens", *SAMPLING])
-        job = await studio.compute(_prepare, studio, body)
-        return EventStream(studio, _write(studio, job))
+        settings, ids = await studio.compute(_read_continuation, studio, body)
+        return EventStream(studio, _write(studio, settings, ids))
 
     return [
         Route("/api/write/runs", list_runs),
@@ -79,6 +78,7 @@ class _Settings:
     model: OpenModel
     sampling: SamplingConfig
     has_truth: bool
+    """Whether true probabilities are included."""
 
 
 def _read_settings(studio: Studio, body: Json) -> _Settings:
@@ -104,34 +104,32 @@ def _read(studio: Studio, body: Json) -> dict[str, Any]:
     if len(ids) >= length:
         message = f"the text has {len(ids):,} tokens, but the model's context is {length:,}; shorten the text"
         raise UsageError(message, key="text", expected=length - 1, found=len(ids))
-    with torch.no_grad():
+    with torch.no_grad(), model.lock:
         device = model.model.token_embeddings.weight.device
         logits = at_least_float32(model.model(torch.tensor(ids, device=device))).cpu()
-    places = model.true_tokens.positions(ids) if settings.has_truth else [None] * (len(ids) + 1)
-    described = [_describe(settings, row, place) for row, place in zip(logits, places[1:], strict=True)]
-    first = 1 if ids[0] in stop_tokens_of(model.tokenizer) else 0
-    tokens = [
-        _describe_token(settings, id, row, place, before)
-        for id, row, place, before in zip(ids[1:], logits, places[1:], described, strict=False)
+    check_finite(logits)
+    positions = model.true_tokens.positions(ids) if settings.has_truth else [None] * (len(ids) + 1)
+    after = [
+        _describe_distribution(settings, row, position)
+        for row, position in zip(logits, positions[1:], strict=True)
     ]
+    tokens = [
+        _describe_token(settings, id, row, position, before)
+        for id, row, position, before in zip(ids[1:], logits, positions[1:], after, strict=False)
+    ]
+    has_end_token = ids[0] in stop_tokens_of(model.tokenizer)
+    if not has_end_token:  # the first token of the text, which nothing predicts
+        tokens.insert(0, {"id": ids[0], "text": model.token_text(ids[0])})
     return {
-        "tokens": [*([] if first else [{"id": ids[0], "text": model.token_text(ids[0])}]), *tokens],
-        "start": ids[:first],
-        "next": described[-1],
+        "tokens": tokens,
+        "start": ids[:1] if has_end_token else [],
+        "next": after[-1],
         "grammar": settings.has_truth,
-        "is_of_storybook": model.is_of_storybook,
-        "context_length": length,
     }
 
 
-@dataclass(frozen=True)
-class _Job:
-    settings: _Settings
-    ids: list[int]
-
-
-def _prepare(studio: Studio, body: Json) -> _Job:
-    """Return a checked request for a continuation."""
+def _read_continuation(studio: Studio, body: Json) -> tuple[_Settings, list[int]]:
+    """Return the settings and the checked ids of a request for a continuation."""
     settings = _read_settings(studio, body)
     length = settings.model.model.config.context_length
     ids = [each.as_integer() for each in body["ids"].elements()]
@@ -141,32 +139,36 @@ def _prepare(studio: Studio, body: Json) -> _Job:
     for id in ids:
         if not 0 <= id < settings.model.num_ids:
             raise UsageError(f"the vocabulary of the run has no id {id}", key="ids", found=id)
-    return _Job(settings, ids)
+    return settings, ids
 
 
-async def _write(studio: Studio, job: _Job) -> AsyncGenerator[Event, None]:
-    """Yield an event for each new token; leaving the stream ends the generation."""
-    events = _generate(job)
-    while (event := await studio.compute(next, events, None)) is not None:
+async def _write(studio: Studio, settings: _Settings, ids: list[int]) -> AsyncGenerator[Event, None]:
+    """Yield an event for each new token; closing the generator ends the generation."""
+    events = _generate(settings, ids)
+
+    def next_event() -> Event | None:
+        with settings.model.lock:
+            return next(events, None)
+
+    while (event := await studio.compute(next_event)) is not None:
         yield event
 
 
-def _generate(job: _Job) -> Iterator[Event]:
-    settings, ids = job.settings, list(job.ids)
-    model = settings.model
-    place = model.true_tokens.positions(ids)[-1] if settings.has_truth else None
+def _generate(settings: _Settings, prompt: list[int]) -> Iterator[Event]:
+    model, ids = settings.model, list(prompt)
+    position = model.true_tokens.positions(ids)[-1] if settings.has_truth else None
     stops = stop_tokens_of(model.tokenizer)
     num_written, reason = 0, "length"
     for id, logits in stream_with_logits(model.generator, ids, settings.sampling):
         row = logits.cpu()
-        before = _describe(settings, row, place)
-        yield "token", _describe_token(settings, id, row, place, before)
+        before = _describe_distribution(settings, row, position)
+        yield "token", _describe_token(settings, id, row, position, before)
         ids.append(id)
         num_written += 1
         if id in stops:
             reason = "stop"
         elif settings.has_truth:
-            place = model.true_tokens.after(ids, place)
+            position = model.true_tokens.after(ids, position)
     if reason == "length" and num_written < settings.sampling.max_new_tokens:
         reason = "context"
     yield "end", {"reason": reason}
@@ -175,7 +177,9 @@ def _generate(job: _Job) -> Iterator[Event]:
 # Distributions
 
 
-def _describe(settings: _Settings, logits: Float[Tensor, " vocab"], place: Position | None) -> dict[str, Any]:
+def _describe_distribution(
+    settings: _Settings, logits: Float[Tensor, " vocab"], position: Position | None
+) -> dict[str, Any]:
     """Return the distribution of the next token: of the model, and the true one if there is one."""
     model = settings.model
     logits = logits[: model.num_ids].double()
@@ -185,7 +189,7 @@ def _describe(settings: _Settings, logits: Float[Tensor, " vocab"], place: Posit
         drawn = next_token_probabilities(logits, settings.sampling)
     else:
         drawn = torch.zeros_like(logits).scatter(0, logits.argmax(dim=-1, keepdim=True), 1.0)
-    truth = {} if place is None else place.probabilities
+    truth = {} if position is None else position.probabilities
     ids = probabilities.topk(min(NUM_CANDIDATES, model.num_ids)).indices.tolist()
     truly_likely = sorted(truth, key=lambda id: -truth[id])[:NUM_CANDIDATES]
     ids += [id for id in truly_likely if id not in ids]
@@ -197,15 +201,15 @@ def _describe(settings: _Settings, logits: Float[Tensor, " vocab"], place: Posit
                 "text": model.token_text(id),
                 "p": float(probabilities[id]),
                 "drawn": float(drawn[id]),
-                **({} if place is None else {"true": truth.get(id, 0.0)}),
+                **({} if position is None else {"true": truth.get(id, 0.0)}),
             }
             for id in ids
         ],
     }
-    if place is not None:
+    if position is not None:
         expected = math.fsum(p * -float(log_probabilities[id]) for id, p in truth.items()) / math.log(2)
-        found["true_entropy"] = place.entropy
-        found["expected_excess"] = expected - place.entropy
+        found["true_entropy"] = position.entropy
+        found["expected_excess"] = expected - position.entropy
         found["num_possible"] = len(truth)
     return found
 
@@ -214,10 +218,13 @@ def _describe_token(
     settings: _Settings,
     id: int,
     logits: Float[Tensor, " vocab"],
-    place: Position | None,
+    position: Position | None,
     before: dict[str, Any],
 ) -> dict[str, Any]:
-    """Return a token with its surprise in bits (model and grammar), and the distribution before it."""
+    """Return a token with its surprise in bits, by the model and by the grammar.
+
+    `before` is the distribution that the token was chosen from.
+    """
     log_probability = torch.log_softmax(logits[: settings.model.num_ids].double(), dim=-1)[id]
     found = {
         "id": id,
@@ -225,8 +232,8 @@ def _describe_token(
         "bits": _bits(-log_probability),
         "before": before,
     }
-    if place is not None:
-        true = place.probabilities.get(id, 0.0)
+    if position is not None:
+        true = position.probabilities.get(id, 0.0)
         found["true_bits"] = abs(math.log2(true)) if true else None
     return found
 

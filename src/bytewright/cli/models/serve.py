@@ -1,19 +1,21 @@
-"""`bytewright serve`: answer requests for completions with the model of a run."""
+"""`bytewright serve`: serve the model of a run over HTTP; and the options of all commands that serve."""
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
 from bytewright.cli import console, options
-from bytewright.errors import UsageError
+from bytewright.errors import UsageError, wrong_value
 from bytewright.system import usable_cores
 
 if TYPE_CHECKING:
+    from bytewright.serve.guard import GuardOptions
     from bytewright.serve.service import LoadedModel
 
 KEY_VARIABLE = "BYTEWRIGHT_API_KEY"
@@ -21,7 +23,53 @@ SLOTS = 32
 
 
 @dataclass(frozen=True, kw_only=True)
-class Serve:
+class ServerCommand:
+    """The options of a command that listens for connections."""
+
+    host: str = "127.0.0.1"
+    """The address to listen on; the default accepts connections from this machine only."""
+
+    port: int = 8000
+    """The port to listen on; 0 chooses a free one."""
+
+    api_key: Annotated[str | None, tyro.conf.arg(metavar="KEY", help_behavior_hint="(optional)")] = None
+    """Requests must have this key. The variable BYTEWRIGHT_API_KEY sets it without showing it in `ps`."""
+
+    allowed_host: Annotated[
+        tyro.conf.UseAppendAction[tuple[str, ...]],
+        tyro.conf.arg(metavar="NAME", help_behavior_hint="(optional, repeatable)"),
+    ] = ()
+    """A further name of this server that the Host header of requests may have."""
+
+    def guard_options(self, **limits: Any) -> GuardOptions:
+        """Return who may send requests; `limits` are further fields."""
+        from bytewright.serve.guard import GuardOptions
+
+        api_key = self.api_key or os.environ.get(KEY_VARIABLE) or None
+        return GuardOptions(host=self.host, allowed_hosts=self.allowed_host, api_key=api_key, **limits)
+
+
+@contextlib.contextmanager
+def needs_extra(command: str) -> Iterator[None]:
+    """Raise `UsageError` if the block imports a package of the extra `serve` that is not installed."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if str(error.name).startswith("bytewright"):
+            raise
+        message = (
+            f"{command} needs packages that are not installed ({error}); pip install 'bytewright[serve]'"
+        )
+        raise UsageError(message) from None
+
+
+def announce(line: str) -> None:
+    """Print a line about the server to stderr."""
+    console.stderr().print(line, soft_wrap=True, highlight=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Serve(ServerCommand):
     """Serve the model of a run with the completions API of OpenAI, until Ctrl-C or SIGTERM.
 
     Many requests are generated at the same time. A request with a seed gets the same text whatever else is
@@ -36,21 +84,6 @@ class Serve:
     """
 
     path: options.RunPath
-
-    host: str = "127.0.0.1"
-    """The address to listen on; the default accepts connections from this machine only."""
-
-    port: int = 8000
-    """The port to listen on; 0 chooses a free one."""
-
-    api_key: Annotated[str | None, tyro.conf.arg(metavar="KEY", help_behavior_hint="(optional)")] = None
-    """Clients must send this key. The variable BYTEWRIGHT_API_KEY sets it without showing it in `ps`."""
-
-    allowed_host: Annotated[
-        tyro.conf.UseAppendAction[tuple[str, ...]],
-        tyro.conf.arg(metavar="NAME", help_behavior_hint="(optional, repeatable)"),
-    ] = ()
-    """A further name of this server that the Host header of requests may have."""
 
     name: Annotated[str | None, tyro.conf.arg(metavar="NAME", help_behavior_hint="(optional)")] = None
     """The name of the model in the API; by default the name of the run's folder."""
@@ -95,27 +128,22 @@ class Serve:
         for value, option in (
             (self.slots, "--slots"),
             (self.max_waiting, "--max-waiting"),
+            (self.max_waiting_tokens, "--max-waiting-tokens"),
             (self.max_body_kb, "--max-body-kb"),
         ):
             options.require_at_least(1, value, option)
-        try:
-            from bytewright.serve.guard import GuardOptions
+        for seconds, option in (
+            (self.read_seconds, "--read-seconds"),
+            (self.write_seconds, "--write-seconds"),
+        ):
+            if not seconds > 0:
+                raise wrong_value(option, "a number above 0", seconds)
+        if not self.drain_seconds >= 0:
+            raise wrong_value("--drain-seconds", "at least 0", self.drain_seconds)
+        with needs_extra("serve"):
             from bytewright.serve.server import ServerOptions, serve
             from bytewright.serve.service import EngineOptions
-        except ModuleNotFoundError as error:
-            if str(error.name).startswith("bytewright"):
-                raise
-            message = (
-                f"serve needs packages that are not installed ({error}); pip install 'bytewright[serve]'"
-            )
-            raise UsageError(message) from None
-        guard = GuardOptions(
-            host=self.host,
-            allowed_hosts=self.allowed_host,
-            api_key=self.api_key or os.environ.get(KEY_VARIABLE) or None,
-            max_body_bytes=self.max_body_kb * 1024,
-            read_seconds=self.read_seconds,
-        )
+        guard = self.guard_options(max_body_bytes=self.max_body_kb * 1024, read_seconds=self.read_seconds)
         engine = EngineOptions(
             num_slots=self.slots or default_slots(usable_cores()),
             max_waiting=self.max_waiting,
@@ -131,7 +159,7 @@ class Serve:
                 write_seconds=self.write_seconds,
                 drain_seconds=self.drain_seconds,
             ),
-            announce=lambda line: console.stderr().print(line, soft_wrap=True, highlight=False),
+            announce=announce,
         )
 
     def _open(self) -> Callable[[], LoadedModel]:

@@ -2,7 +2,8 @@
 
 `attend_and_store` starts from the joined projection of the newest token of every sequence. One launch
 normalises and rotates q and k, and writes the new key and value into the cache. Then it computes a running
-softmax over the slots in use. `generate.decoder` computes the same with tensor operations on other devices.
+softmax over the positions in use. On other devices, `generate.decoder` computes the same with tensor
+operations.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 BLOCK = 64
-"""Slots of the cache that a program processes at a time."""
+"""Positions of the cache that a program processes at a time."""
 
 LOG2E = math.log2(math.e)
 
 SPLIT = 64
-"""Slots of the cache in a split; constant, so that the order of additions is the same in every batch."""
+"""Positions of the cache in a split; constant, so that the order of additions is the same in every batch."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class Splits:
     """Sums of the weights relative to the largest score, (batch, splits, heads)."""
     positions: Tensor
     size: int
-    """Slots of the cache in a split."""
+    """Positions of the cache in a split."""
 
 
 @triton.jit
@@ -76,9 +77,9 @@ def _attend(
     k = _load_head(qkv + at_k * D, gains + at_k * D, cos, sin, position, eps, NORM, ROTATE, D)
     k = k.to(keys.dtype.element_ty)
     v = tl.load(qkv + (at_k + kv_heads) * D + columns)
-    slots = (row.to(tl.int64) * kv_heads + kv_head) * capacity
-    keys += slots * D
-    values += slots * D
+    first_position = (row.to(tl.int64) * kv_heads + kv_head) * capacity
+    keys += first_position * D
+    values += first_position * D
     if head % group == 0:
         tl.store(keys + position * D + columns, k)
         tl.store(values + position * D + columns, v)
@@ -109,7 +110,7 @@ def _attend_split(
     num_heads, kv_heads, capacity, scale, eps, NORM: tl.constexpr, ROTATE: tl.constexpr,
     D: tl.constexpr, GROUP: tl.constexpr, SPLIT: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    """Compute the attention of the query heads of one key/value head to `SPLIT` slots of one sequence.
+    """Compute the attention of the query heads of one key/value head to `SPLIT` positions of one sequence.
 
     The split of the new token stores its key and value.
     """
@@ -120,8 +121,8 @@ def _attend_split(
     position = tl.load(positions + row)
     places = split * SPLIT + tl.arange(0, SPLIT)
     if split * SPLIT <= position:
-        slots = (row.to(tl.int64) * kv_heads + kv_head) * capacity * D
-        at = slots + places[:, None] * D + columns[None, :]
+        first_position = (row.to(tl.int64) * kv_heads + kv_head) * capacity * D
+        at = first_position + places[:, None] * D + columns[None, :]
         is_old = (places < position)[:, None]
         k_block = tl.load(keys + at, mask=is_old, other=0.0)
         v_block = tl.load(values + at, mask=is_old, other=0.0)
@@ -133,8 +134,8 @@ def _attend_split(
         k = k.to(keys.dtype.element_ty)
         v = tl.load(qkv + (at_k + kv_heads) * D + columns)
         if position < (split + 1) * SPLIT:
-            tl.store(keys + slots + position * D + columns, k)
-            tl.store(values + slots + position * D + columns, v)
+            tl.store(keys + first_position + position * D + columns, k)
+            tl.store(values + first_position + position * D + columns, v)
         is_new = (places == position)[:, None]
         k_block = tl.where(is_new, k[None, :], k_block).to(tl.float32)
         v_block = tl.where(is_new, v[None, :], v_block).to(tl.float32)

@@ -3,7 +3,7 @@
 torch's implementations use atomics, so that the last bits differ from run to run, or process the ids one by
 one. Here positions are sorted by id once and cut into chunks. Each program sums the rows of each id in one
 chunk. A second kernel adds up the sums of ids that extend over several chunks. So the work of a program does
-not depend on how frequent an id is, and no program is started for an id that does not occur.
+not depend on how frequent an id is. No program is started for an id that does not occur.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def _sum_segments(
 ):  # fmt: skip
     """Sum the rows of each id within one chunk of ROWS sorted positions.
 
-    The sum of an id that began in an earlier chunk goes to the row `carried` of this chunk, all others to the
-    row of their id in `out`.
+    The sum of an id that began in an earlier chunk is stored in the row of this chunk in `carried`. All other
+    sums are stored in the row of their id in `out`.
     """
     chunk = tl.program_id(0)
     columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)

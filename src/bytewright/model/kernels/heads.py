@@ -1,8 +1,8 @@
 """Norm and rotation of q and k between the joined projection and torch's attention, in one pass each way.
 
 The forward pass reads q and k from the projection and writes them normalised and rotated. The backward pass
-reads the gradients of q, k and v and writes the gradient of the joined projection, so that no other pass
-joins them. Rows of q and k are in halves (`fused.halves_from_pairs`). The gains are one row per head; their
+reads the gradients of q, k and v and writes the gradient of the joined projection. So no other pass joins
+them. Rows of q and k are in halves (`fused.halves_from_pairs`). The gains are one row per head; their
 gradient is summed in a fixed order: each program sums its tokens, and torch adds the sums of all programs.
 """
 

@@ -5,7 +5,7 @@
  *     const tokens = await postJson("/api/tokenizer/encode", { text }, { signal });
  *     await streamEvents("/api/runs/events", { signal, onEvent: (name, data) => … });
  *
- * A failed request throws an `ApiError`, whose message is one sentence for people. An aborted one throws an
+ * A failed request throws an `ApiError`, whose message can be shown to the user. An aborted one throws an
  * error whose name is "AbortError"; `isAbort(error)` tests for it. If the server needs a key, the page asks for it.
  */
 import { field, h } from "./dom.js";

@@ -36,6 +36,11 @@ export function newId(prefix = "id") {
   return `${prefix}-${numIds}`;
 }
 
+/** Return an entry of a <dl class="figures">: a name, a value, and a remark below it. */
+export function figure(name, value, remark = "", className = "") {
+  return h("div", { class: className }, h("dt", {}, name), h("dd", {}, value, h("small", {}, remark)));
+}
+
 /** Return a label above a control. `hint` is a quiet line below it. */
 export function field(label, control, hint = "") {
   control.id ||= newId("field");

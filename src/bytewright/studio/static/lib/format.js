@@ -1,4 +1,4 @@
-/** Numbers for people. */
+/** Numbers and tokens as text. */
 
 /** 1234567 → "1,234,567" */
 export function formatInteger(value) {
@@ -62,4 +62,40 @@ export function formatShare(value) {
 
 export function isNumber(value) {
   return typeof value === "number" && Number.isFinite(value);
+}
+
+/** Return whether a token ends a text. */
+export function isEndToken(text) {
+  return text === "<|endoftext|>";
+}
+
+/** Return a token as a part of a text; line breaks and the end token are visible. */
+export function tokenText(text) {
+  if (isEndToken(text)) return "⟨end⟩";
+  return text === "\n" ? "↵\n" : text;
+}
+
+/** Return a token as one line of text: spaces and line breaks are visible. */
+export function tokenLabel(text) {
+  if (isEndToken(text)) return "⟨end⟩";
+  return text.replaceAll(" ", "␣").replaceAll("\n", "↵").replaceAll("\t", "⇥");
+}
+
+/** Return a token in quotation marks. */
+export function quoted(text) {
+  return `“${tokenLabel(text)}”`;
+}
+
+/** 0.0123 → "1.2 %" */
+export function formatProbability(value) {
+  if (value > 0.9995 && value < 1) return ">99.9 %";
+  if (value > 0 && value < 0.0005) return "<0.1 %";
+  return `${(100 * value).toFixed(1)} %`;
+}
+
+/** 3.14159 → "3.14" (bits) */
+export function formatBits(value, digits = 2) {
+  if (value === null || value === undefined) return "–";
+  const text = Math.abs(value).toFixed(digits);
+  return `${value < 0 && Number(text) ? "−" : ""}${text}`;
 }

@@ -1,4 +1,4 @@
-/** The choice of a model, and tokens as text, for the views that run a model. */
+/** The choice of a model, for the views that run one. */
 import { getJson } from "./api.js";
 import { field, h, select } from "./dom.js";
 
@@ -23,29 +23,4 @@ export async function pickModel(context, onChange = () => {}) {
 /** Return what a view shows if no run has a model. */
 export function noModels() {
   return h("div", { class: "notice" }, h("p", {}, "No run in this folder has a checkpoint and a tokenizer yet. Train one, for example with "), h("p", {}, h("code", {}, "bytewright demo")));
-}
-
-/** Return a token as one line of text: spaces and line breaks are visible. */
-export function tokenLabel(text) {
-  if (text === "<|endoftext|>") return "⟨end⟩";
-  return text.replaceAll(" ", "␣").replaceAll("\n", "↵").replaceAll("\t", "⇥");
-}
-
-/** Return a token in quotation marks. */
-export function quoted(text) {
-  return `“${tokenLabel(text)}”`;
-}
-
-/** Return 0.0123 as "1.2 %". */
-export function percent(value) {
-  if (value > 0.9995 && value < 1) return ">99.9 %";
-  if (value > 0 && value < 0.0005) return "<0.1 %";
-  return `${(100 * value).toFixed(1)} %`;
-}
-
-/** Return a number of bits. */
-export function bits(value, digits = 2) {
-  if (value === null || value === undefined) return "–";
-  const text = Math.abs(value).toFixed(digits);
-  return `${value < 0 && Number(text) ? "−" : ""}${text}`;
 }

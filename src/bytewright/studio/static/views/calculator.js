@@ -1,7 +1,8 @@
-/** The view Calculator: sliders for a model and its training; the server's accountant predicts the costs. */
+/** The view Calculator: sliders for a model and its training; the server predicts the costs. */
 import { getJson, isAbort, postJson, showError } from "../lib/api.js";
-import { choice, debounce, field, h, select, slider } from "../lib/dom.js";
+import { choice, debounce, field, figure, h, select, slider } from "../lib/dom.js";
 import { formatBytes, formatCount, formatFigure, formatFlops, formatInteger, formatSeconds, formatShare, isNumber } from "../lib/format.js";
+import { seriesColour } from "../lib/theme.js";
 
 const LAYERS = [1, 2, 3, 4, 5, 6, 8, 10, 12, 14, 16, 18, 20, 24, 28, 32, 36, 40, 48, 56, 64, 80, 96, 126];
 const WIDTHS = [64, 96, 128, 192, 256, 320, 384, 448, 512, 640, 768, 896, 1024, 1152, 1280, 1408, 1536, 1600, 1792, 1920, 2048, 2560, 3072, 4096, 5120, 6144, 8192, 12288, 16384];
@@ -10,7 +11,6 @@ const VOCABULARIES = [256, 512, 1024, 2048, 3072, 4096, 8192, 10000, 16384, 3200
 const BATCHES = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096];
 const TOKENS = Array.from({ length: 57 }, (_, index) => niceNumber(10 ** (6 + index / 6)));
 const SIZES = Array.from({ length: 73 }, (_, index) => niceNumber(10 ** (6 + index / 12)));
-const COLOURS = ["var(--c0)", "var(--c1)", "var(--c2)", "var(--c3)", "var(--c4)", "var(--c5)", "var(--c6)", "var(--c7)"];
 
 export async function mount(element, context) {
   const choices = await getJson("/api/calculator", { signal: context.signal });
@@ -74,9 +74,9 @@ class Calculator {
       h(
         "div",
         { class: "sliders" },
-        slider({ label: "Batch, sequences", values: BATCHES, value: this.setup.batch_size, format: formatInteger, onInput: (value) => { this.setup.accumulate = Math.min(this.setup.accumulate, value); this.parts.set(this.setup.accumulate); train("batch_size")(value); } }),
-        (this.parts = slider({ label: "Computed in parts", values: BATCHES.slice(0, 9), value: this.setup.accumulate, format: formatInteger, onInput: (value) => { const parts = Math.min(value, this.setup.batch_size); this.parts.set(parts); train("accumulate")(parts); } })),
-        slider({ label: "Tokens of the run", values: [0, ...TOKENS], value: this.setup.num_tokens, format: (value) => (value ? formatCount(value) : "20 per parameter"), onInput: train("num_tokens") }),
+        slider({ label: "Batch, sequences", values: withValue(BATCHES, this.setup.batch_size), value: this.setup.batch_size, format: formatInteger, onInput: (value) => { this.setup.accumulate = Math.min(this.setup.accumulate, value); this.parts.set(this.setup.accumulate); train("batch_size")(value); } }),
+        (this.parts = slider({ label: "Computed in parts", values: withValue(BATCHES.slice(0, 9), this.setup.accumulate), value: this.setup.accumulate, format: formatInteger, onInput: (value) => { const parts = Math.min(value, this.setup.batch_size); this.parts.set(parts); train("accumulate")(parts); } })),
+        slider({ label: "Tokens of the run", values: withValue([0, ...TOKENS], this.setup.num_tokens), value: this.setup.num_tokens, format: (value) => (value ? formatCount(value) : "20 per parameter"), onInput: train("num_tokens") }),
       ),
       h("div", { class: "row" }, field("Optimizer", select(this.choices.optimizers.map((name) => [name, name]), this.setup.optimizer, train("optimizer"))), field("Device", select(this.choices.devices, this.setup.device, train("device")))),
       choice("Precision", [["bf16", "bf16"], ["fp32", "fp32"]], this.setup.precision, train("precision")),
@@ -108,7 +108,7 @@ class Calculator {
     const before = this.shape.d_model;
     Object.assign(this.shape, values);
     if (this.shape.d_model !== before) {
-      // The proportions of the layers are kept: the share of the feed-forward layer and the size of a head.
+      // Keep the ratio of the feed-forward width to the model width, and the size of a head.
       const head = before / this.shape.num_heads;
       this.shape.d_ff = Math.max(64, 64 * Math.round((this.shape.d_ff * this.shape.d_model) / before / 64));
       const fitting = divisors(this.shape.d_model);
@@ -137,26 +137,31 @@ class Calculator {
   }
 
   save() {
-    const plain = { ...this.setup, ...this.shape };
-    this.context.setParams(Object.fromEntries(Object.entries(plain).map(([key, value]) => [key, String(value)])));
+    const state = { ...this.setup, ...this.shape };
+    this.context.setParams(Object.fromEntries(Object.entries(state).map(([key, value]) => [key, String(value)])));
     this.predict();
   }
 
   async fetchProposal(parameters) {
+    const signal = this.newSignal();
     try {
-      this.setShape(await postJson("/api/calculator/propose", { parameters, context_length: this.shape.context_length }, { signal: this.context.signal }));
+      this.setShape(await postJson("/api/calculator/propose", { parameters, context_length: this.shape.context_length }, { signal }));
     } catch (error) {
       showError(this.problem, error);
     }
   }
 
-  async fetch() {
+  /** Abort the last request, and return the signal of the next one. */
+  newSignal() {
     this.request?.abort();
     this.request = new AbortController();
-    const signal = AbortSignal.any([this.request.signal, this.context.signal]);
-    const model = { ...this.shape };
+    return AbortSignal.any([this.request.signal, this.context.signal]);
+  }
+
+  async fetch() {
+    const signal = this.newSignal();
     try {
-      this.draw(await postJson("/api/calculator/predict", { model, ...this.setup }, { signal }));
+      this.draw(await postJson("/api/calculator/predict", { model: this.shape, ...this.setup }, { signal }));
       this.problem.replaceChildren();
     } catch (error) {
       if (!isAbort(error)) showError(this.problem, error);
@@ -165,7 +170,6 @@ class Calculator {
 
   draw(answer) {
     const { costs } = answer;
-    const figure = (name, value, remark = "", state = "") => h("div", { class: state }, h("dt", {}, name), h("dd", {}, value, h("small", {}, remark)));
     this.figures.replaceChildren(
       figure("parameters", formatCount(costs.parameters), formatInteger(costs.parameters)),
       figure("compute of the run", formatFlops(costs.flops), `${formatFlops(answer.training_flops_per_token)} per token`),
@@ -176,11 +180,10 @@ class Calculator {
       figure("utilisation", isNumber(costs.mfu) ? formatShare(costs.mfu) : "–", "of the peak (MFU)"),
       figure("energy", isNumber(costs.kilowatt_hours) ? `${formatFigure(costs.kilowatt_hours, 3)} kWh` : "–", isNumber(costs.watts) ? `at ${formatInteger(costs.watts)} W` : "power not known"),
     );
-    const memory = Object.entries(answer.memory).map(([name, bytes]) => [name, bytes]);
     this.bars.replaceChildren(
       drawBar("Parameters", Object.entries(answer.parameters), formatCount),
       drawBar("Compute of a token, forward", Object.entries(answer.flops_per_token), formatFlops),
-      drawBar(`Tensors at the peak of memory: ${answer.memory_moment}`, memory, formatBytes),
+      drawBar(`Tensors at the peak of memory: ${answer.memory_moment}`, Object.entries(answer.memory), formatBytes),
     );
     this.recipe.textContent = answer.recipe;
     if (document.activeElement !== this.wanted.input) this.wanted.set(costs.parameters);
@@ -190,7 +193,7 @@ class Calculator {
 /** Return a bar of shares with a list of its parts. */
 function drawBar(title, parts, format) {
   const total = parts.reduce((sum, [, value]) => sum + value, 0) || 1;
-  const shown = parts.filter(([, value]) => value > 0).map(([name, value], index) => ({ name: name.replaceAll("_", " "), value, share: value / total, colour: COLOURS[index % COLOURS.length] }));
+  const shown = parts.filter(([, value]) => value > 0).map(([name, value], index) => ({ name: name.replaceAll("_", " "), value, share: value / total, colour: seriesColour(index) }));
   return h(
     "figure",
     { class: "cost-bar" },

@@ -1,18 +1,18 @@
 /**
- * Look inside a model: attention of every head, norms of the residual stream, and the logit lens, for a text.
+ * The view Inside: attention of every head, norms of the residual stream, and the logit lens, for a text.
  * One token and one head are selected; all parts of the view show them.
  */
 import { isAbort, postJson } from "../lib/api.js";
 import { lineChart } from "../lib/chart.js";
 import { field, h } from "../lib/dom.js";
-import { formatFigure } from "../lib/format.js";
-import { noModels, percent, pickModel, quoted, tokenLabel } from "../lib/model_picker.js";
+import { formatFigure, formatProbability, quoted, tokenLabel, tokenText } from "../lib/format.js";
+import { noModels, pickModel } from "../lib/model_picker.js";
 
 const EXAMPLE = "Once upon a time, a brave mouse named Tom lived in the quiet woods of Foxwood. Tom loved his red kite.";
 
 export async function mount(element, context) {
   const { params, signal } = context;
-  const picker = await pickModel(context, () => look());
+  const picker = await pickModel(context, () => compute());
   const heading = h("header", {}, h("h1", {}, "Inside"), h("p", {}, "Attention, residual stream and predictions of every layer, for a text."));
   if (picker.empty) {
     element.append(heading, noModels());
@@ -21,7 +21,7 @@ export async function mount(element, context) {
   const text = h("textarea", { rows: 3, spellcheck: "false" });
   text.value = params.get("text") ?? EXAMPLE;
   const status = h("p", { class: "quiet inside-status", role: "status" }, "");
-  const form = h("form", { class: "card inside-form", onsubmit: (event) => (event.preventDefault(), look()) }, h("div", {}, picker.element), field("Text", text), h("div", { class: "row" }, h("button", { class: "primary" }, "Look inside"), status));
+  const form = h("form", { class: "card inside-form", onsubmit: (event) => (event.preventDefault(), compute()) }, h("div", {}, picker.element), field("Text", text), h("div", { class: "row" }, h("button", { class: "primary" }, "Look inside"), status));
 
   const tokens = h("div", { class: "story inside-story", role: "listbox", "aria-label": "Tokens; colours are attention weights", tabindex: 0 });
   const tokensNote = h("p", { class: "quiet inside-note" });
@@ -52,9 +52,9 @@ export async function mount(element, context) {
   let job = null;
 
   const label = (index) => quoted(data.texts[data.ids[index]]);
-  const plain = (index) => tokenLabel(data.texts[data.ids[index]].trim() || data.texts[data.ids[index]]);
+  const shortLabel = (index) => tokenLabel(data.texts[data.ids[index]].trim() || data.texts[data.ids[index]]);
 
-  async function look() {
+  async function compute() {
     job?.abort();
     job = new AbortController();
     const mine = job;
@@ -97,10 +97,7 @@ export async function mount(element, context) {
 
   function showTokens() {
     tokens.replaceChildren(
-      ...data.ids.map((id, index) => {
-        const shown = data.texts[id];
-        return h("span", { class: "piece", role: "option", id: `inside-${index}`, dataset: { index } }, shown === "\n" ? "↵\n" : shown === "<|endoftext|>" ? "⟨end⟩" : shown);
-      }),
+      ...data.ids.map((id, index) => h("span", { class: "piece", role: "option", id: `inside-${index}`, dataset: { index } }, tokenText(data.texts[id]))),
     );
   }
 
@@ -199,7 +196,7 @@ export async function mount(element, context) {
     const labels = [];
     for (let index = 0; index < count; index += step) {
       const place = `${(100 * (index + 0.5)) / count}%`;
-      labels.push(h("span", { class: "map-row", style: { top: place } }, plain(index)), h("span", { class: "map-column", style: { left: place } }, plain(index)));
+      labels.push(h("span", { class: "map-row", style: { top: place } }, shortLabel(index)), h("span", { class: "map-column", style: { left: place } }, shortLabel(index)));
     }
     const row = h("i", { class: "map-cursor", style: { top: `${(100 * at) / count}%`, height: `${100 / count}%`, left: "0", width: "100%" } });
     const column = h("i", { class: "map-cursor", style: { left: `${(100 * (key ?? at)) / count}%`, width: `${100 / count}%`, top: "0", height: "100%" } });
@@ -255,7 +252,7 @@ export async function mount(element, context) {
         "tr",
         {},
         h("th", { scope: "row" }, h("small", { class: "quiet" }, `${index + 1} `), tokenLabel(data.texts[data.ids[index]])),
-        data.lens.map((state, column) => h("td", { tabindex: -1, dataset: { index, column }, style: { "--heat": state.p[index][0].toFixed(3) }, title: percent(state.p[index][0]) }, tokenLabel(data.texts[state.ids[index][0]]))),
+        data.lens.map((state, column) => h("td", { tabindex: -1, dataset: { index, column }, style: { "--heat": state.p[index][0].toFixed(3) }, title: formatProbability(state.p[index][0]) }, tokenLabel(data.texts[state.ids[index][0]]))),
       ),
     );
     lensTable.replaceChildren(h("thead", {}, h("tr", {}, h("th", {}, "token"), names.map((name) => h("th", { scope: "col" }, name)))), h("tbody", {}, rows));
@@ -271,7 +268,7 @@ export async function mount(element, context) {
     cell?.setAttribute("aria-selected", "true");
     cell?.setAttribute("tabindex", "0");
     const state = data.lens[lensColumn];
-    const list = state.ids[at].map((id, place) => `${quoted(data.texts[id])} ${percent(state.p[at][place])}`).join(", ");
+    const list = state.ids[at].map((id, place) => `${quoted(data.texts[id])} ${formatProbability(state.p[at][place])}`).join(", ");
     const actual = at + 1 < data.ids.length ? ` The text continues with ${label(at + 1)}.` : "";
     lensNote.textContent = `After ${label(at)} (token ${at + 1}), ${lensColumn ? `layer ${lensColumn - 1}` : "embeddings"}: ${list}.${actual}`;
   }
@@ -296,5 +293,5 @@ export async function mount(element, context) {
   const redraw = () => data && (showGrid(), showHead());
   document.addEventListener("themechange", redraw, { signal });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw, { signal });
-  await look();
+  await compute();
 }

@@ -1,7 +1,7 @@
 /** The view Runs: all runs of the folder, live curves with the entropy floor, comparison, samples, reports. */
 import { getJson, isAbort, streamEvents } from "../lib/api.js";
 import { lineChart } from "../lib/chart.js";
-import { choice, debounce, h, select } from "../lib/dom.js";
+import { choice, debounce, figure, h, select } from "../lib/dom.js";
 import { formatCount, formatFigure, formatInteger, formatSeconds, formatShare, isNumber } from "../lib/format.js";
 import { seriesColour } from "../lib/theme.js";
 
@@ -31,7 +31,7 @@ class RunsView {
     this.settings = new Map();
     this.items = new Map(); // id → {key, item} of the list
     this.selected = [];
-    this.hasChosen = false; // whether the user has selected; until then the view selects
+    this.hasUserSelected = false; // until then, the view selects runs itself
     this.colours = new Map(); // id → number of the colour, kept while selected
     this.metric = context.params.get("metric") in METRICS ? context.params.get("metric") : "loss";
     this.axis = context.params.get("x") in AXES ? context.params.get("x") : "step";
@@ -66,8 +66,8 @@ class RunsView {
     const controls = h(
       "div",
       { class: "row controls" },
-      choice("Metric", Object.entries(METRICS).map(([key, each]) => [key, each.title]), this.metric, (key) => this.choose({ metric: key })),
-      choice("Horizontal axis", Object.entries(AXES), this.axis, (key) => this.choose({ axis: key })),
+      choice("Metric", Object.entries(METRICS).map(([key, each]) => [key, each.title]), this.metric, (key) => this.setAxes({ metric: key })),
+      choice("Horizontal axis", Object.entries(AXES), this.axis, (key) => this.setAxes({ axis: key })),
       this.distanceLabel,
     );
     element.append(
@@ -89,7 +89,7 @@ class RunsView {
     this.drawList();
   }
 
-  /** Without a selection: the active runs, or else the newest one that has records. */
+  /** Return the ids to select at first: the active runs, or else the newest one that has records. */
   chooseFirst() {
     const sorted = this.sorted([...this.runs.values()]);
     const active = sorted.filter((run) => run.state === "running").slice(0, 3);
@@ -97,7 +97,7 @@ class RunsView {
     return (first.length ? first : sorted.slice(0, 1)).map((run) => run.id);
   }
 
-  choose({ metric = this.metric, axis = this.axis }) {
+  setAxes({ metric = this.metric, axis = this.axis }) {
     this.metric = metric;
     this.axis = axis;
     this.context.setParams({ metric: metric === "loss" ? null : metric, x: axis === "step" ? null : axis });
@@ -105,7 +105,7 @@ class RunsView {
   }
 
   toggle(id) {
-    this.hasChosen = true;
+    this.hasUserSelected = true;
     const isSelected = this.selected.includes(id);
     const next = isSelected ? this.selected.filter((each) => each !== id) : [...this.selected, id].slice(-MAX_SELECTED);
     this.context.setParams({ ids: next.join(",") });
@@ -147,7 +147,7 @@ class RunsView {
 
   async fetchSettings(id) {
     try {
-      const { settings } = await getJson(`/api/runs/${id}`, { signal: this.context.signal });
+      const { settings } = await getJson(`/api/runs/${id}/settings`, { signal: this.context.signal });
       this.settings.set(id, settings);
       this.drawDetails();
     } catch (error) {
@@ -162,7 +162,7 @@ class RunsView {
       for (const run of data.runs) this.runs.set(run.id, run);
       const left = this.selected.filter((id) => ids.has(id));
       if (left.length < this.selected.length) this.setSelection(left);
-      else if (!left.length && !this.hasChosen && this.runs.size) this.setSelection(this.chooseFirst());
+      else if (!left.length && !this.hasUserSelected && this.runs.size) this.setSelection(this.chooseFirst());
       this.drawList();
       if (data.runs.some((run) => this.selected.includes(run.id))) {
         this.drawChart();
@@ -209,7 +209,7 @@ class RunsView {
     if (focused && document.activeElement?.dataset?.run !== focused) this.list.querySelector(`input[data-run="${focused}"]`)?.focus({ preventScroll: true });
   }
 
-  /** Return the list item of a run. It is replaced only if its contents changed, so that clicks are not lost. */
+  /** Return the list item of a run: a new one only if its contents changed, so that clicks are not lost. */
   keepItem(run) {
     const key = JSON.stringify([run, this.selected.includes(run.id), this.colours.get(run.id)]);
     if (this.items.get(run.id)?.key !== key) this.items.set(run.id, { key, item: this.drawItem(run) });
@@ -264,7 +264,7 @@ class RunsView {
         if (validation.length) series.push({ name: run.name, colour, points: validation, dots: validation.length < 40 });
       } else series.push({ name: run.name, colour, points: points(this.metric), dots: points(this.metric).length < 40 });
     }
-    // One floor only if it is that of all selected runs: losses of different texts have different floors.
+    // A floor is shown only if all selected runs have the same: different texts have different entropies.
     const isShared = floors.length > 0 && floors.length === this.selected.length && floors.every((each) => Math.abs(each.bits - floors[0].bits) < 1e-3 * each.bits);
     const floor = metric.hasFloor && isShared ? Math.min(...floors.map((each) => each.floor)) : null;
     const isAbove = floor !== null && series.every((each) => each.points.every(([, y]) => y > floor));
@@ -299,7 +299,6 @@ class RunsView {
   }
 
   drawOne(run) {
-    const figure = (name, value, remark = "") => h("div", {}, h("dt", {}, name), h("dd", {}, value, h("small", {}, remark)));
     const remark = run.detail || (isNumber(run.seconds_left) ? `about ${formatSeconds(run.seconds_left)} left` : run.ending && run.ending !== run.state ? `ended by ${run.ending}` : "");
     const above = isNumber(run.floor) && isNumber(run.bits_per_byte) ? run.bits_per_byte - run.floor : null;
     return h(

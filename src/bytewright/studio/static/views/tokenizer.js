@@ -1,6 +1,6 @@
 /** The view Tokenizer: a text as coloured tokens, with the merges of each, for one or two tokenizers. */
 import { getJson, isAbort, postJson, showError } from "../lib/api.js";
-import { debounce, field, h, select } from "../lib/dom.js";
+import { debounce, field, figure, h, select } from "../lib/dom.js";
 import { formatFigure, formatInteger } from "../lib/format.js";
 
 const EXAMPLE = "Once upon a time, a naïve little dragon counted 1,234 sheep.\n“Why can't I sleep?” she asked the owl, unhappily.";
@@ -20,9 +20,9 @@ export async function mount(element, context) {
   const showIds = h("input", { type: "checkbox" });
   const panels = h("div", { class: "columns" });
   const ids = tokenizers.map((each) => each.id);
-  const known = (id, other) => (ids.includes(id) ? id : other);
-  const first = new Panel(context, tokenizers, known(params.get("a"), ids[0]), false);
-  const second = new Panel(context, tokenizers, params.get("b") === "none" ? "" : known(params.get("b"), ids[1] ?? ""), true);
+  const validId = (id, fallback) => (ids.includes(id) ? id : fallback);
+  const first = new Panel(context, tokenizers, validId(params.get("a"), ids[0]), false);
+  const second = new Panel(context, tokenizers, params.get("b") === "none" ? "" : validId(params.get("b"), ids[1] ?? ""), true);
   const update = () => {
     context.setParams({ a: first.id, b: second.id || "none", text: text.value.length <= LONGEST_PARAM && text.value !== EXAMPLE ? text.value : null });
     first.encode(text.value);
@@ -92,7 +92,6 @@ class Panel {
   }
 
   draw(answer) {
-    const figure = (name, value, remark) => h("div", {}, h("dt", {}, name), h("dd", {}, value, h("small", {}, remark)));
     this.figures.replaceChildren(
       figure("tokens", formatInteger(answer.num_tokens), `${formatInteger(answer.num_distinct)} distinct`),
       figure("bytes per token", answer.num_tokens ? formatFigure(answer.num_bytes / answer.num_tokens, 3) : "–", `of ${formatInteger(answer.num_bytes)} bytes`),

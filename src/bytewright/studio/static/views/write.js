@@ -1,13 +1,14 @@
 /**
- * Write with a model: the text token by token, the distribution before each token, and branches.
+ * The view Write: a text token by token, the distribution before each token, and branches.
  *
  * A branch is a list of tokens. Each token has its surprise in bits and the distribution before it, in which
  * another token can be chosen: that starts a new branch. Branches are kept until the user leaves the view.
  */
 import { isAbort, postJson, showError, streamEvents } from "../lib/api.js";
 import { lineChart } from "../lib/chart.js";
-import { choice, field, h, select, slider } from "../lib/dom.js";
-import { bits, noModels, percent, pickModel, tokenLabel } from "../lib/model_picker.js";
+import { choice, field, figure, h, select, slider } from "../lib/dom.js";
+import { formatBits, formatProbability, isEndToken, tokenLabel, tokenText } from "../lib/format.js";
+import { noModels, pickModel } from "../lib/model_picker.js";
 
 const MAX_BRANCHES = 24;
 const FULL_HEAT = { bits: 10, true_bits: 10, excess: 3 }; // bits with the strongest colour
@@ -151,7 +152,7 @@ export async function mount(element, context) {
   function finish(job) {
     if (busy === job) busy = null;
     showState();
-    if (current?.reason) status.textContent = ENDINGS[current.reason];
+    if (!busy && current?.reason) status.textContent = ENDINGS[current.reason];
     showBranches();
   }
 
@@ -214,9 +215,9 @@ export async function mount(element, context) {
     const token = { id: candidate.id, text: candidate.text, bits: -Math.log2(candidate.p), before };
     if (candidate.true !== undefined) token.true_bits = candidate.true > 0 ? -Math.log2(candidate.true) : null;
     stop();
-    const ends = candidate.text === "<|endoftext|>";
+    const ends = isEndToken(candidate.text);
     addBranch({ parent: branch, at: index, start: branch.start, tokens: [...branch.tokens.slice(0, index), token], next: null, reason: ends ? "stop" : "" });
-    select_(index, { follow: true });
+    selectToken(index, { follow: true });
     if (ends) {
       status.textContent = ENDINGS.stop;
       showState();
@@ -229,7 +230,7 @@ export async function mount(element, context) {
         const depth = Math.min(4, depthOf(branch));
         const first = branch.parent ? `${tokenLabel(branch.tokens[branch.at].text)}` : "from the beginning";
         const sums = sum(branch);
-        const detail = `${branch.tokens.length} tokens, ${bits(sums.bits / Math.max(1, branch.tokens.length))} bits each`;
+        const detail = `${branch.tokens.length} tokens, ${formatBits(sums.bits / Math.max(1, branch.tokens.length))} bits each`;
         return h(
           "li",
           { style: { "--depth": depth } },
@@ -252,7 +253,7 @@ export async function mount(element, context) {
     follows = true;
     tokens.replaceChildren(...(branch?.tokens ?? []).map((token, index) => tokenElement(token, index)));
     if (branch?.next) tokens.append(h("span", { class: "piece next-place", role: "option", dataset: { index: branch.tokens.length } }, "…"));
-    if (branch?.tokens.length) select_(branch.next ? branch.tokens.length : branch.tokens.length - 1, { follow: true });
+    if (branch?.tokens.length) selectToken(branch.next ? branch.tokens.length : branch.tokens.length - 1, { follow: true });
     else showDistribution();
     if (branch?.reason) status.textContent = ENDINGS[branch.reason];
     showState();
@@ -263,24 +264,21 @@ export async function mount(element, context) {
     tokens.querySelector(".next-place")?.remove();
     const isAtEnd = tokens.scrollTop + tokens.clientHeight > tokens.scrollHeight - 40;
     tokens.append(tokenElement(current.tokens[index], index));
-    if (follows) select_(index, { follow: true });
+    if (follows) selectToken(index, { follow: true });
     if (isAtEnd) tokens.scrollTop = tokens.scrollHeight;
     showSums();
   }
 
   function tokenElement(token, index) {
-    const shown = token.text === "\n" ? "↵\n" : tokenIsEnd(token) ? " ⟨end⟩" : token.text;
-    const place = h("span", { class: "piece", role: "option", id: `token-${index}`, "aria-selected": "false", dataset: { index }, title: titleOf(token) }, shown);
+    const place = h("span", { class: "piece", role: "option", id: `token-${index}`, "aria-selected": "false", dataset: { index }, title: titleOf(token) }, tokenText(token.text));
     heat(place, token);
     return place;
   }
 
-  const tokenIsEnd = (token) => token.text === "<|endoftext|>";
-
   function titleOf(token) {
     if (token.bits === undefined) return tokenLabel(token.text);
-    if (token.true_bits === undefined) return `${tokenLabel(token.text)}: ${bits(token.bits)} bits`;
-    return `${tokenLabel(token.text)}: model ${bits(token.bits)} bits, truly ${token.true_bits === null ? "impossible here" : `${bits(token.true_bits)} bits`}`;
+    if (token.true_bits === undefined) return `${tokenLabel(token.text)}: ${formatBits(token.bits)} bits`;
+    return `${tokenLabel(token.text)}: model ${formatBits(token.bits)} bits, truly ${token.true_bits === null ? "impossible here" : `${formatBits(token.true_bits)} bits`}`;
   }
 
   function valueOf(token) {
@@ -306,7 +304,7 @@ export async function mount(element, context) {
     );
   }
 
-  function select_(index, { follow = false, focus = false } = {}) {
+  function selectToken(index, { follow = false, focus = false } = {}) {
     tokens.querySelector("[aria-selected=true]")?.setAttribute("aria-selected", "false");
     selected = index;
     follows = follow;
@@ -319,13 +317,13 @@ export async function mount(element, context) {
 
   tokens.addEventListener("click", (event) => {
     const place = event.target.closest(".piece");
-    if (place) select_(Number(place.dataset.index));
+    if (place) selectToken(Number(place.dataset.index));
   });
   tokens.addEventListener("keydown", (event) => {
     const last = tokens.children.length - 1;
     const moves = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -10, ArrowDown: 10, Home: -Infinity, End: Infinity };
     if (event.key === "Enter") candidates.querySelector("button")?.focus();
-    else if (event.key in moves && last >= 0) select_(Math.min(last, Math.max(0, (selected ?? 0) + moves[event.key])), { focus: true });
+    else if (event.key in moves && last >= 0) selectToken(Math.min(last, Math.max(0, (selected ?? 0) + moves[event.key])), { focus: true });
     else return;
     event.preventDefault();
   });
@@ -342,16 +340,16 @@ export async function mount(element, context) {
   // Sums and the chart
 
   function sum(branch) {
-    const total = { bits: 0, true: 0, excess: 0, expected: 0, known: 0, leaves: null };
-    branch.tokens.forEach((token, index) => {
+    const total = { bits: 0, true: 0, excess: 0, expected: 0, numTrue: 0, isInGrammar: true };
+    for (const token of branch.tokens) {
       total.bits += token.bits ?? 0;
       if (typeof token.true_bits === "number") {
-        total.known += 1;
+        total.numTrue += 1;
         total.true += token.true_bits;
         total.excess += token.bits - token.true_bits;
         total.expected += token.before?.expected_excess ?? 0;
-      } else if (token.true_bits === null) total.leaves ??= index;
-    });
+      } else if (token.true_bits === null) total.isInGrammar = false;
+    }
     return total;
   }
 
@@ -363,16 +361,16 @@ export async function mount(element, context) {
       const count = branch.tokens.length;
       const rows = [
         ["Tokens", String(count), ""],
-        ["Model, bits", bits(total.bits, 1), count ? `${bits(total.bits / count)} per token` : ""],
+        ["Model, bits", formatBits(total.bits, 1), count ? `${formatBits(total.bits / count)} per token` : ""],
       ];
       if (hasTruth) {
-        const mean = (value, digits) => (total.known ? `${bits(value / total.known, digits)} per token` : "");
-        rows.push(["True, bits", bits(total.true, 1), mean(total.true, 2)]);
-        rows.push(["Excess, bits", bits(total.excess, 1), mean(total.excess, 3)]);
-        rows.push(["… expected", bits(total.expected, 1), mean(total.expected, 3)]);
-        rows.push(["In the grammar", total.leaves === null ? "all" : String(total.known), total.leaves === null ? "" : "tokens with true bits"]);
+        const mean = (value, digits) => (total.numTrue ? `${formatBits(value / total.numTrue, digits)} per token` : "");
+        rows.push(["True, bits", formatBits(total.true, 1), mean(total.true, 2)]);
+        rows.push(["Excess, bits", formatBits(total.excess, 1), mean(total.excess, 3)]);
+        rows.push(["… expected", formatBits(total.expected, 1), mean(total.expected, 3)]);
+        rows.push(["In the grammar", total.isInGrammar ? "all" : String(total.numTrue), total.isInGrammar ? "" : "tokens with true bits"]);
       }
-      figures.replaceChildren(...rows.map(([name, value, note]) => h("div", {}, h("dt", {}, name), h("dd", {}, value, h("small", {}, note)))));
+      figures.replaceChildren(...rows.map((row) => figure(...row)));
       const series = [{ name: "model", colour: "var(--c1)", points: branch.tokens.map((token, index) => [index + 1, token.bits]) }];
       if (hasTruth) series.push({ name: "grammar", colour: "var(--c2)", points: branch.tokens.map((token, index) => [index + 1, token.true_bits]) });
       chart.update({ title: "Surprise of each token", x: { label: "token" }, y: { label: "bits" }, series, references: [] });
@@ -392,11 +390,11 @@ export async function mount(element, context) {
     }
     const truth = before.true_entropy !== undefined;
     const rows = [];
-    const pair = (model, true_) => [h("span", { class: "of-model" }, model), truth ? h("span", { class: "of-truth" }, true_) : null];
-    if (token) rows.push(["Surprise, bits", pair(bits(token.bits), token.true_bits === null ? "impossible" : bits(token.true_bits))]);
-    rows.push(["Entropy, bits", pair(bits(before.entropy), bits(before.true_entropy))]);
-    if (token && truth) rows.push(["Excess, bits", token.true_bits === null ? "–" : bits(token.bits - token.true_bits)]);
-    if (truth) rows.push(["Expected excess", bits(before.expected_excess, 3)]);
+    const pair = (model, trueValue) => [h("span", { class: "of-model" }, model), truth ? h("span", { class: "of-truth" }, trueValue) : null];
+    if (token) rows.push(["Surprise, bits", pair(formatBits(token.bits), token.true_bits === null ? "impossible" : formatBits(token.true_bits))]);
+    rows.push(["Entropy, bits", pair(formatBits(before.entropy), formatBits(before.true_entropy))]);
+    if (token && truth) rows.push(["Excess, bits", token.true_bits === null ? "–" : formatBits(token.bits - token.true_bits)]);
+    if (truth) rows.push(["Expected excess", formatBits(before.expected_excess, 3)]);
     if (truth) rows.push(["Possible tokens", String(before.num_possible)]);
     facts.replaceChildren(...rows.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
     const index = selected;
@@ -410,7 +408,7 @@ export async function mount(element, context) {
           { type: "button", class: "plain candidate", "aria-current": token && each.id === token.id ? "true" : null, onclick: () => branchAt(index, each), title: "Continue with this token in a new branch" },
           h("code", {}, tokenLabel(each.text)),
           h("span", { class: "bars" }, bar(each.p, "model"), truth ? bar(each.true, "truth") : null),
-          h("span", { class: "numbers" }, h("span", { class: "of-model" }, percent(each.p)), truth ? h("span", { class: "of-truth" }, percent(each.true)) : null, h("span", { class: "drawn quiet" }, percent(each.drawn))),
+          h("span", { class: "numbers" }, h("span", { class: "of-model" }, formatProbability(each.p)), truth ? h("span", { class: "of-truth" }, formatProbability(each.true)) : null, h("span", { class: "drawn quiet" }, formatProbability(each.drawn))),
         ),
       ),
     );
