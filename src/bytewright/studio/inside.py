@@ -27,12 +27,11 @@ from bytewright.serve.completions import json_response
 from bytewright.serve.protocol import check_keys, read_integer, read_object
 from bytewright.storage.json_reader import Json
 from bytewright.studio.context import Studio
-from bytewright.studio.models import check_finite
+from bytewright.studio.models import check_finite, read_text
 
 MAX_WEIGHTS = 2_000_000
 """The largest number of attention weights in an answer."""
 MAX_TOKENS = 256
-MAX_TEXT_CHARACTERS = 100_000
 MAX_TOP = 10
 
 
@@ -49,13 +48,10 @@ def make_routes(studio: Studio) -> list[BaseRoute]:
 
 def _read(studio: Studio, body: Json) -> dict[str, Any]:
     opened = studio.models.get(body["run"].as_text())
-    model, text = opened.model, body["text"].as_text()
+    model, config = opened.model, opened.model.config
     top = read_integer(body.get("top"), 5, least=1, most=MAX_TOP)
-    if len(text) > MAX_TEXT_CHARACTERS:
-        raise UsageError(f"the text has more than {MAX_TEXT_CHARACTERS:,} characters; shorten it", key="text")
-    ids = encode_document(opened.tokenizer, text)
+    ids = encode_document(opened.tokenizer, read_text(body))
     num_tokens = len(ids)
-    config = model.config
     ids = ids[: max_tokens(config.num_layers * config.num_heads, config.context_length)]
     weights, notice = None, ""
     with opened.lock:

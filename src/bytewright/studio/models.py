@@ -15,10 +15,11 @@ from pathlib import Path
 from torch import Tensor
 
 from bytewright.corpus.storybook import NextTokens, Position, Storybook
-from bytewright.errors import BytewrightError, DivergenceError
+from bytewright.errors import BytewrightError, DivergenceError, UsageError
 from bytewright.experiments.evaluation.story_eval import is_of_storybook
 from bytewright.generate import Generator
 from bytewright.model import TransformerLM
+from bytewright.storage.json_reader import Json
 from bytewright.studio.folder import StudioFolder
 from bytewright.tokenizer import Tokenizer
 from bytewright.train.checkpoint_list import CHECKPOINTS, CheckpointList
@@ -26,6 +27,7 @@ from bytewright.train.run import Run, open_model
 from bytewright.train.setup import select_device
 
 MAX_MODELS = 2
+MAX_TEXT_CHARACTERS = 100_000
 MAX_POSITIONS = 300
 """How many positions are cached, so that a continued branch is not parsed again from its beginning."""
 
@@ -59,6 +61,14 @@ class OpenModel:
         if id >= self.tokenizer.vocab_size:
             return f"id {id}"
         return self.tokenizer.decode_bytes([id]).decode("utf-8", "backslashreplace")
+
+
+def read_text(body: Json) -> str:
+    """Return the text of a request."""
+    text = body["text"].as_text()
+    if len(text) > MAX_TEXT_CHARACTERS:
+        raise UsageError(f"the text has more than {MAX_TEXT_CHARACTERS:,} characters; shorten it", key="text")
+    return text
 
 
 def check_finite(values: Tensor) -> None:

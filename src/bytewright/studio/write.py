@@ -38,12 +38,11 @@ from bytewright.serve.completions import json_response
 from bytewright.serve.protocol import check_keys, read_integer, read_object, read_sampling
 from bytewright.storage.json_reader import Json
 from bytewright.studio.context import Event, EventStream, Studio
-from bytewright.studio.models import OpenModel, check_finite
+from bytewright.studio.models import OpenModel, check_finite, read_text
 
 NUM_CANDIDATES = 10
 """A distribution lists this many of the likeliest tokens by the model, and as many by the grammar."""
 MAX_NEW_TOKENS = 512
-MAX_TEXT_CHARACTERS = 100_000
 SAMPLING = ("temperature", "top_p", "top_k", "min_p", "seed")
 
 
@@ -96,10 +95,7 @@ def _read(studio: Studio, body: Json) -> dict[str, Any]:
     """Return the tokens of a text, the distribution before each of them, and the one after the last."""
     settings = _read_settings(studio, body)
     model = settings.model
-    text = body["text"].as_text()
-    if len(text) > MAX_TEXT_CHARACTERS:
-        raise UsageError(f"the text has more than {MAX_TEXT_CHARACTERS:,} characters; shorten it", key="text")
-    ids = encode_document(model.tokenizer, text)
+    ids = encode_document(model.tokenizer, read_text(body))
     length = model.model.config.context_length
     if len(ids) >= length:
         message = f"the text has {len(ids):,} tokens, but the model's context is {length:,}; shorten the text"

@@ -112,8 +112,17 @@ function askForKey() {
   asking ??= new Promise((done) => {
     const input = h("input", { type: "password", autocomplete: "current-password", required: true });
     const problem = h("p", { class: "error", role: "alert" });
-    const user = h("input", { class: "hidden", autocomplete: "username", value: "studio", tabindex: -1, "aria-hidden": "true" }); // for password managers
-    const form = h("form", {}, user, h("h2", {}, "This studio needs a key"), field("API key", input, "The key that `bytewright studio` was started with."), problem, h("button", { class: "primary" }, "Open"));
+    // A user name, because password managers require one.
+    const user = h("input", { class: "hidden", autocomplete: "username", value: "studio", tabindex: -1, "aria-hidden": "true" });
+    const form = h(
+      "form",
+      {},
+      user,
+      h("h2", {}, "This studio needs a key"),
+      field("API key", input, "The key that `bytewright studio` was started with."),
+      problem,
+      h("button", { class: "primary" }, "Open"),
+    );
     const dialog = h("dialog", { class: "key" }, form);
     dialog.addEventListener("cancel", (event) => event.preventDefault());
     form.addEventListener("submit", async (event) => {
@@ -140,6 +149,11 @@ export function showError(element, error, { retry = null } = {}) {
   if (isAbort(error)) return;
   const message = error?.message || String(error);
   element.replaceChildren(
-    h("div", { class: "notice problem", role: "alert" }, h("p", {}, message), retry && h("button", { type: "button", onclick: retry }, "Try again")),
+    h(
+      "div",
+      { class: "notice problem", role: "alert" },
+      h("p", {}, message),
+      retry && h("button", { type: "button", onclick: retry }, "Try again"),
+    ),
   );
 }

@@ -68,7 +68,10 @@ function drawChart({ picture, legend, caption }, options, width, height) {
   const ys = [...series.flatMap((each) => each.points.map(([, b]) => shift(b))), ...marks.map((each) => shift(each.y))];
   const inner = { left: MARGIN.left, right: width - MARGIN.right, top: MARGIN.top, bottom: height - MARGIN.bottom };
   const xAxis = makeAxis(xs, { log: x.log, start: inner.left, end: inner.right, tight: true, count: Math.floor(width / 75) });
-  const yAxis = makeAxis(y.limits ? y.limits.map(shift) : ys, { log: y.log, start: inner.bottom, end: inner.top, count: Math.floor(height / 55) });
+  const yAxis = makeAxis(
+    y.limits ? y.limits.map(shift) : ys,
+    { log: y.log, start: inner.bottom, end: inner.top, count: Math.floor(height / 55) },
+  );
   const formatX = x.format ?? formatTick;
   const formatY = y.format ?? formatTick;
 
@@ -86,13 +89,18 @@ function drawChart({ picture, legend, caption }, options, width, height) {
   }
   content.push(s("text", { x: inner.right, y: height - 4, "text-anchor": "end" }, x.label));
   const clip = `clip-${picture.dataset.clip ?? (picture.dataset.clip = Math.random().toString(36).slice(2))}`;
-  content.push(s("clipPath", { id: clip }, s("rect", { x: inner.left, y: inner.top - 2, width: inner.right - inner.left, height: inner.bottom - inner.top + 4 })));
+  content.push(s(
+    "clipPath",
+    { id: clip },
+    s("rect", { x: inner.left, y: inner.top - 2, width: inner.right - inner.left, height: inner.bottom - inner.top + 4 }),
+  ));
   const body = s("g", { "clip-path": `url(#${clip})` });
   for (const each of series) {
     const points = each.points.map(([a, b]) => [xAxis.place(a), yAxis.place(shift(b))]);
     const path = points.map(([a, b], index) => `${index ? "L" : "M"}${a.toFixed(1)} ${b.toFixed(1)}`).join("");
     body.append(s("path", { d: path, class: each.dashed ? "line dashed" : "line", style: { "--c": each.colour } }));
-    if (each.dots || points.length === 1) for (const [a, b] of points) body.append(s("circle", { cx: a, cy: b, r: 2.8, class: "dot", style: { "--c": each.colour } }));
+    const dots = each.dots || points.length === 1 ? points : [];
+    body.append(...dots.map(([a, b]) => s("circle", { cx: a, cy: b, r: 2.8, class: "dot", style: { "--c": each.colour } })));
   }
   content.push(body);
   for (const mark of marks) {
@@ -101,7 +109,10 @@ function drawChart({ picture, legend, caption }, options, width, height) {
     content.push(s("line", { x1: inner.left, x2: inner.right, y1: place, y2: place, class: "reference" }));
     content.push(s("text", { x: inner.right - 4, y: place - 6, "text-anchor": "end", class: "halo" }, mark.label));
   }
-  if (!xs.length) content.push(s("text", { x: (inner.left + inner.right) / 2, y: (inner.top + inner.bottom) / 2, "text-anchor": "middle" }, options.empty ?? "no data yet"));
+  if (!xs.length) {
+    const middle = { x: (inner.left + inner.right) / 2, y: (inner.top + inner.bottom) / 2 };
+    content.push(s("text", { ...middle, "text-anchor": "middle" }, options.empty ?? "no data yet"));
+  }
   const cursor = s("g", {});
   content.push(cursor);
   picture.setAttribute("viewBox", `0 0 ${width} ${height}`);
@@ -114,7 +125,13 @@ function drawChart({ picture, legend, caption }, options, width, height) {
     ...series.filter((each) => each.name).map((each) => {
       const value = h("b", {});
       values.set(each, value);
-      return h("li", { style: { "--c": each.colour }, title: each.name }, h("i", { class: each.dashed ? "dashed" : "" }), h("span", {}, each.name), value);
+      return h(
+        "li",
+        { style: { "--c": each.colour }, title: each.name },
+        h("i", { class: each.dashed ? "dashed" : "" }),
+        h("span", {}, each.name),
+        value,
+      );
     }),
   );
 
@@ -127,12 +144,20 @@ function drawChart({ picture, legend, caption }, options, width, height) {
     if (index === null || !stops.length) return;
     const place = xAxis.place(stops[index]);
     cursor.append(s("line", { x1: place, x2: place, y1: inner.top, y2: inner.bottom, class: "cursor" }));
-    cursor.append(s("text", { x: Math.min(Math.max(place, inner.left + 24), inner.right - 24), y: inner.bottom + 31, "text-anchor": "middle", class: "halo" }, formatX(stops[index])));
+    const labelPlace = Math.min(Math.max(place, inner.left + 24), inner.right - 24);
+    cursor.append(s(
+      "text",
+      { x: labelPlace, y: inner.bottom + 31, "text-anchor": "middle", class: "halo" },
+      formatX(stops[index]),
+    ));
     for (const each of series) {
       const near = nearestPoint(each.points, stops[index]);
       if (!near) continue;
       if (values.has(each)) values.get(each).textContent = (y.formatValue ?? formatFigure)(near[1]);
-      cursor.append(s("circle", { cx: xAxis.place(near[0]), cy: yAxis.place(shift(near[1])), r: 3.6, class: "dot", style: { "--c": each.colour } }));
+      cursor.append(s(
+        "circle",
+        { cx: xAxis.place(near[0]), cy: yAxis.place(shift(near[1])), r: 3.6, class: "dot", style: { "--c": each.colour } },
+      ));
     }
   };
   const moveToValue = (value) => {
@@ -196,7 +221,9 @@ function niceStep(size) {
 function linearTicks(low, high, count) {
   const step = niceStep((high - low) / Math.max(2, count));
   const ticks = [];
-  for (let index = Math.ceil(low / step - 1e-9); index * step <= high + step * 1e-9; index += 1) ticks.push(Number((index * step).toPrecision(12)));
+  for (let index = Math.ceil(low / step - 1e-9); index * step <= high + step * 1e-9; index += 1) {
+    ticks.push(Number((index * step).toPrecision(12)));
+  }
   return ticks;
 }
 

@@ -56,7 +56,10 @@ export function field(label, control, hint = "") {
 export function slider({ label, value, values = null, min = 0, max = 1, step = 1, format = String, hint = "", onInput }) {
   const position = (wanted) => (values ? nearest(values, wanted) : wanted);
   const read = () => (values ? values[Number(input.value)] : Number(input.value));
-  const input = h("input", { type: "range", id: newId("slider"), min: values ? 0 : min, max: values ? values.length - 1 : max, step: values ? 1 : step });
+  const input = h(
+    "input",
+    { type: "range", id: newId("slider"), min: values ? 0 : min, max: values ? values.length - 1 : max, step: values ? 1 : step },
+  );
   const output = h("output", { for: input.id });
   const show = () => {
     output.textContent = format(read());
@@ -71,7 +74,13 @@ export function slider({ label, value, values = null, min = 0, max = 1, step = 1
   });
   show();
   const note = hint ? h("small", { class: "quiet" }, hint) : null;
-  const element = h("div", { class: "field slider" }, h("div", { class: "row" }, h("label", { for: input.id }, label), output), input, note);
+  const element = h(
+    "div",
+    { class: "field slider" },
+    h("div", { class: "row" }, h("label", { for: input.id }, label), output),
+    input,
+    note,
+  );
   element.get = read;
   element.set = (wanted) => {
     input.value = position(wanted);

@@ -39,7 +39,8 @@ export function formatSeconds(value) {
   if (value < 10) return `${value.toFixed(1)} s`;
   const units = [["d", 86400], ["h", 3600], ["min", 60], ["s", 1]];
   const first = units.findIndex(([, size]) => value >= size);
-  if (first === 0 && value >= 100 * 86400) return value >= 730 * 86400 ? `${formatInteger(value / 86400 / 365.25)} years` : `${formatInteger(value / 86400)} d`;
+  if (value >= 730 * 86400) return `${formatInteger(value / 86400 / 365.25)} years`;
+  if (value >= 100 * 86400) return `${formatInteger(value / 86400)} d`;
   const [unit, size] = units[first];
   if (!units[first + 1]) return `${Math.round(value)} s`;
   const [next, part] = units[first + 1];

@@ -5,7 +5,10 @@ import { formatBytes, formatCount, formatFigure, formatFlops, formatInteger, for
 import { seriesColour } from "../lib/theme.js";
 
 const LAYERS = [1, 2, 3, 4, 5, 6, 8, 10, 12, 14, 16, 18, 20, 24, 28, 32, 36, 40, 48, 56, 64, 80, 96, 126];
-const WIDTHS = [64, 96, 128, 192, 256, 320, 384, 448, 512, 640, 768, 896, 1024, 1152, 1280, 1408, 1536, 1600, 1792, 1920, 2048, 2560, 3072, 4096, 5120, 6144, 8192, 12288, 16384];
+const WIDTHS = [
+  64, 96, 128, 192, 256, 320, 384, 448, 512, 640, 768, 896, 1024, 1152, 1280, 1408, 1536, 1600, 1792, 1920, 2048, 2560,
+  3072, 4096, 5120, 6144, 8192, 12288, 16384,
+];
 const CONTEXTS = [64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072];
 const VOCABULARIES = [256, 512, 1024, 2048, 3072, 4096, 8192, 10000, 16384, 32000, 50257, 65536, 100256, 128256, 200000];
 const BATCHES = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096];
@@ -41,17 +44,48 @@ class Calculator {
   }
 
   build(element) {
-    const size = (name, label, values, hint = "") => slider({ label, values: withValue(values, this.shape[name]), value: this.shape[name], format: formatInteger, hint, onInput: (value) => this.change({ [name]: value }) });
-    this.preset = select([["", "own shape"], ...Object.keys(this.choices.presets).map((name) => [name, name])], this.findPreset(), (name) => name && this.setShape(this.choices.presets[name]));
-    this.wanted = slider({ label: "Propose a shape with parameters", values: SIZES, value: 1.2e8, format: formatCount, onInput: (value) => this.propose(value) });
+    const size = (name, label, values, hint = "") => slider({
+      label,
+      values: withValue(values, this.shape[name]),
+      value: this.shape[name],
+      format: formatInteger,
+      hint,
+      onInput: (value) => this.change({ [name]: value }),
+    });
+    this.preset = select(
+      [["", "own shape"], ...Object.keys(this.choices.presets).map((name) => [name, name])],
+      this.findPreset(),
+      (name) => name && this.setShape(this.choices.presets[name]),
+    );
+    this.wanted = slider({
+      label: "Propose a shape with parameters",
+      values: SIZES,
+      value: 1.2e8,
+      format: formatCount,
+      onInput: (value) => this.propose(value),
+    });
     this.propose = debounce((value) => this.fetchProposal(value), 150, this.context.signal);
     this.sizes = h("div", { class: "sliders" });
     this.makeSizes = () => {
       this.sizes.replaceChildren(
         size("num_layers", "Layers", LAYERS),
         size("d_model", "Width (d_model)", WIDTHS),
-        slider({ label: "Heads", values: divisors(this.shape.d_model), value: this.shape.num_heads, format: (value) => `${formatInteger(value)} of ${formatInteger(this.shape.d_model / value)}`, onInput: (value) => this.change({ num_heads: value, num_kv_heads: value }) }),
-        slider({ label: "Feed-forward width (d_ff)", min: 64, max: Math.max(64 * Math.ceil(this.shape.d_model / 8), this.shape.d_ff), step: this.shape.d_ff % 64 ? 1 : 64, value: this.shape.d_ff, format: formatInteger, onInput: (value) => this.change({ d_ff: value }) }),
+        slider({
+          label: "Heads",
+          values: divisors(this.shape.d_model),
+          value: this.shape.num_heads,
+          format: (value) => `${formatInteger(value)} of ${formatInteger(this.shape.d_model / value)}`,
+          onInput: (value) => this.change({ num_heads: value, num_kv_heads: value }),
+        }),
+        slider({
+          label: "Feed-forward width (d_ff)",
+          min: 64,
+          max: Math.max(64 * Math.ceil(this.shape.d_model / 8), this.shape.d_ff),
+          step: this.shape.d_ff % 64 ? 1 : 64,
+          value: this.shape.d_ff,
+          format: formatInteger,
+          onInput: (value) => this.change({ d_ff: value }),
+        }),
         size("context_length", "Context, tokens", CONTEXTS),
         size("vocab_size", "Vocabulary", VOCABULARIES),
       );
@@ -64,6 +98,13 @@ class Calculator {
       this.setup[key] = value;
       this.save();
     };
+    this.parts = slider({
+      label: "Computed in parts",
+      values: withValue(BATCHES.slice(0, 9), this.setup.accumulate),
+      value: this.setup.accumulate,
+      format: formatInteger,
+      onInput: (value) => this.setBatch(this.setup.batch_size, value),
+    });
     const controls = h(
       "section",
       { class: "card calc-controls", "aria-label": "Model and training" },
@@ -74,11 +115,28 @@ class Calculator {
       h(
         "div",
         { class: "sliders" },
-        slider({ label: "Batch, sequences", values: withValue(BATCHES, this.setup.batch_size), value: this.setup.batch_size, format: formatInteger, onInput: (value) => { this.setup.accumulate = Math.min(this.setup.accumulate, value); this.parts.set(this.setup.accumulate); train("batch_size")(value); } }),
-        (this.parts = slider({ label: "Computed in parts", values: withValue(BATCHES.slice(0, 9), this.setup.accumulate), value: this.setup.accumulate, format: formatInteger, onInput: (value) => { const parts = Math.min(value, this.setup.batch_size); this.parts.set(parts); train("accumulate")(parts); } })),
-        slider({ label: "Tokens of the run", values: withValue([0, ...TOKENS], this.setup.num_tokens), value: this.setup.num_tokens, format: (value) => (value ? formatCount(value) : "20 per parameter"), onInput: train("num_tokens") }),
+        slider({
+          label: "Batch, sequences",
+          values: withValue(BATCHES, this.setup.batch_size),
+          value: this.setup.batch_size,
+          format: formatInteger,
+          onInput: (value) => this.setBatch(value, this.setup.accumulate),
+        }),
+        this.parts,
+        slider({
+          label: "Tokens of the run",
+          values: withValue([0, ...TOKENS], this.setup.num_tokens),
+          value: this.setup.num_tokens,
+          format: (value) => (value ? formatCount(value) : "20 per parameter"),
+          onInput: train("num_tokens"),
+        }),
       ),
-      h("div", { class: "row" }, field("Optimizer", select(this.choices.optimizers.map((name) => [name, name]), this.setup.optimizer, train("optimizer"))), field("Device", select(this.choices.devices, this.setup.device, train("device")))),
+      h(
+        "div",
+        { class: "row" },
+        field("Optimizer", select(this.choices.optimizers.map((name) => [name, name]), this.setup.optimizer, train("optimizer"))),
+        field("Device", select(this.choices.devices, this.setup.device, train("device"))),
+      ),
       choice("Precision", [["bf16", "bf16"], ["fp32", "fp32"]], this.setup.precision, train("precision")),
     );
     this.figures = h("dl", { class: "figures" });
@@ -92,7 +150,10 @@ class Calculator {
       h("section", { class: "card", "aria-label": "Where they go" }, this.bars),
       h("details", { class: "card" }, h("summary", {}, "Table for a recipe"), this.recipe),
     );
-    element.append(h("header", {}, h("h1", {}, "Calculator"), h("p", {}, "What a model costs before it is trained, predicted by formula.")), h("div", { class: "sides wide" }, controls, answer));
+    element.append(
+      h("header", {}, h("h1", {}, "Calculator"), h("p", {}, "What a model costs before it is trained, predicted by formula.")),
+      h("div", { class: "sides wide" }, controls, answer),
+    );
   }
 
   start() {
@@ -100,7 +161,9 @@ class Calculator {
   }
 
   findPreset() {
-    const found = Object.entries(this.choices.presets).find(([, shape]) => Object.keys(shape).every((key) => shape[key] === this.shape[key]));
+    const found = Object.entries(this.choices.presets).find(
+      ([, shape]) => Object.keys(shape).every((key) => shape[key] === this.shape[key]),
+    );
     return found ? found[0] : "";
   }
 
@@ -112,11 +175,20 @@ class Calculator {
       const head = before / this.shape.num_heads;
       this.shape.d_ff = Math.max(64, 64 * Math.round((this.shape.d_ff * this.shape.d_model) / before / 64));
       const fitting = divisors(this.shape.d_model);
-      this.shape.num_heads = fitting.reduce((best, each) => (Math.abs(this.shape.d_model / each - head) < Math.abs(this.shape.d_model / best - head) ? each : best));
+      const distance = (heads) => Math.abs(this.shape.d_model / heads - head);
+      this.shape.num_heads = fitting.reduce((best, each) => (distance(each) < distance(best) ? each : best));
       this.shape.num_kv_heads = this.shape.num_heads;
       this.redraw("Width (d_model)");
     }
     this.preset.value = this.findPreset();
+    this.save();
+  }
+
+  /** Set the batch and the number of its parts, which is at most the number of sequences. */
+  setBatch(batchSize, numParts) {
+    this.setup.batch_size = batchSize;
+    this.setup.accumulate = Math.min(numParts, batchSize);
+    this.parts.set(this.setup.accumulate);
     this.save();
   }
 
@@ -145,7 +217,11 @@ class Calculator {
   async fetchProposal(parameters) {
     const signal = this.newSignal();
     try {
-      this.setShape(await postJson("/api/calculator/propose", { parameters, context_length: this.shape.context_length }, { signal }));
+      this.setShape(await postJson(
+        "/api/calculator/propose",
+        { parameters, context_length: this.shape.context_length },
+        { signal },
+      ));
     } catch (error) {
       showError(this.problem, error);
     }
@@ -173,12 +249,33 @@ class Calculator {
     this.figures.replaceChildren(
       figure("parameters", formatCount(costs.parameters), formatInteger(costs.parameters)),
       figure("compute of the run", formatFlops(costs.flops), `${formatFlops(answer.training_flops_per_token)} per token`),
-      figure("tokens", formatCount(costs.num_tokens), costs.has_assumed_tokens ? "20 per parameter" : `${formatCount(answer.tokens_per_step)} per step`),
-      figure("peak memory", formatBytes(costs.memory_bytes), costs.fits === false ? `does not fit ${formatBytes(costs.available_bytes)}` : `of ${formatBytes(costs.available_bytes)}`, costs.fits === false ? "bad" : ""),
-      figure("largest batch at once", formatInteger(costs.largest_batch), costs.largest_batch === 0 ? "not even one fits" : "sequences that fit"),
-      figure("time", isNumber(costs.seconds) ? formatSeconds(costs.seconds) : "not known", isNumber(costs.tokens_per_second) ? `${formatCount(costs.tokens_per_second)} tokens/s` : "no such step was measured"),
+      figure(
+        "tokens",
+        formatCount(costs.num_tokens),
+        costs.has_assumed_tokens ? "20 per parameter" : `${formatCount(answer.tokens_per_step)} per step`,
+      ),
+      figure(
+        "peak memory",
+        formatBytes(costs.memory_bytes),
+        `${costs.fits === false ? "does not fit" : "of"} ${formatBytes(costs.available_bytes)}`,
+        costs.fits === false ? "bad" : "",
+      ),
+      figure(
+        "largest batch at once",
+        formatInteger(costs.largest_batch),
+        costs.largest_batch === 0 ? "not even one fits" : "sequences that fit",
+      ),
+      figure(
+        "time",
+        isNumber(costs.seconds) ? formatSeconds(costs.seconds) : "not known",
+        isNumber(costs.tokens_per_second) ? `${formatCount(costs.tokens_per_second)} tokens/s` : "no such step was measured",
+      ),
       figure("utilisation", isNumber(costs.mfu) ? formatShare(costs.mfu) : "–", "of the peak (MFU)"),
-      figure("energy", isNumber(costs.kilowatt_hours) ? `${formatFigure(costs.kilowatt_hours, 3)} kWh` : "–", isNumber(costs.watts) ? `at ${formatInteger(costs.watts)} W` : "power not known"),
+      figure(
+        "energy",
+        isNumber(costs.kilowatt_hours) ? `${formatFigure(costs.kilowatt_hours, 3)} kWh` : "–",
+        isNumber(costs.watts) ? `at ${formatInteger(costs.watts)} W` : "power not known",
+      ),
     );
     this.bars.replaceChildren(
       drawBar("Parameters", Object.entries(answer.parameters), formatCount),
@@ -193,20 +290,43 @@ class Calculator {
 /** Return a bar of shares with a list of its parts. */
 function drawBar(title, parts, format) {
   const total = parts.reduce((sum, [, value]) => sum + value, 0) || 1;
-  const shown = parts.filter(([, value]) => value > 0).map(([name, value], index) => ({ name: name.replaceAll("_", " "), value, share: value / total, colour: seriesColour(index) }));
+  const shown = parts.filter(([, value]) => value > 0).map(([name, value], index) => ({
+    name: name.replaceAll("_", " "),
+    value,
+    share: value / total,
+    colour: seriesColour(index),
+  }));
   return h(
     "figure",
     { class: "cost-bar" },
     h("figcaption", { class: "row" }, h("h3", {}, title), h("b", { class: "end" }, format(total))),
-    h("div", { class: "track", "aria-hidden": "true" }, shown.map((each) => h("span", { style: { "flex-grow": String(each.share), "--c": each.colour }, title: each.name }))),
-    h("ul", {}, shown.map((each) => h("li", { style: { "--c": each.colour } }, h("i", {}), h("span", {}, each.name), h("b", {}, format(each.value)), h("small", { class: "quiet" }, formatShare(each.share))))),
+    h(
+      "div",
+      { class: "track", "aria-hidden": "true" },
+      shown.map((each) => h("span", { style: { "flex-grow": String(each.share), "--c": each.colour }, title: each.name })),
+    ),
+    h(
+      "ul",
+      {},
+      shown.map((each) => h(
+        "li",
+        { style: { "--c": each.colour } },
+        h("i", {}),
+        h("span", {}, each.name),
+        h("b", {}, format(each.value)),
+        h("small", { class: "quiet" }, formatShare(each.share)),
+      )),
+    ),
   );
 }
 
 /** Return the numbers of heads that divide a width into heads of an even size of at least 8. */
 function divisors(width) {
   const found = [];
-  for (let heads = 1; heads <= Math.min(width, 256); heads += 1) if (width % heads === 0 && (width / heads) % 2 === 0 && width / heads >= 8) found.push(heads);
+  for (let heads = 1; heads <= Math.min(width, 256); heads += 1) {
+    const size = width / heads;
+    if (size % 2 === 0 && size >= 8) found.push(heads);
+  }
   return found;
 }
 

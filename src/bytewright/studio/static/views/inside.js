@@ -13,7 +13,12 @@ const EXAMPLE = "Once upon a time, a brave mouse named Tom lived in the quiet wo
 export async function mount(element, context) {
   const { params, signal } = context;
   const picker = await pickModel(context, () => compute());
-  const heading = h("header", {}, h("h1", {}, "Inside"), h("p", {}, "Attention, residual stream and predictions of every layer, for a text."));
+  const heading = h(
+    "header",
+    {},
+    h("h1", {}, "Inside"),
+    h("p", {}, "Attention, residual stream and predictions of every layer, for a text."),
+  );
   if (picker.empty) {
     element.append(heading, noModels());
     return;
@@ -21,9 +26,18 @@ export async function mount(element, context) {
   const text = h("textarea", { rows: 3, spellcheck: "false" });
   text.value = params.get("text") ?? EXAMPLE;
   const status = h("p", { class: "quiet inside-status", role: "status" }, "");
-  const form = h("form", { class: "card inside-form", onsubmit: (event) => (event.preventDefault(), compute()) }, h("div", {}, picker.element), field("Text", text), h("div", { class: "row" }, h("button", { class: "primary" }, "Look inside"), status));
+  const form = h(
+    "form",
+    { class: "card inside-form", onsubmit: (event) => (event.preventDefault(), compute()) },
+    h("div", {}, picker.element),
+    field("Text", text),
+    h("div", { class: "row" }, h("button", { class: "primary" }, "Look inside"), status),
+  );
 
-  const tokens = h("div", { class: "story inside-story", role: "listbox", "aria-label": "Tokens; colours are attention weights", tabindex: 0 });
+  const tokens = h(
+    "div",
+    { class: "story inside-story", role: "listbox", "aria-label": "Tokens; colours are attention weights", tabindex: 0 },
+  );
   const tokensNote = h("p", { class: "quiet inside-note" });
   const grid = h("div", { class: "heads" });
   const headTitle = h("h2", {}, "One head");
@@ -37,9 +51,35 @@ export async function mount(element, context) {
     heading,
     form,
     h("section", { class: "card" }, h("h2", {}, "Text"), tokensNote, tokens),
-    h("div", { class: "inside-columns" }, h("section", { class: "card" }, h("h2", {}, "Attention of all heads"), h("p", { class: "quiet" }, "Rows are tokens, columns the tokens they attend to. Stronger colour is more, on a square-root scale."), grid), h("section", { class: "card" }, headTitle, readout, map)),
+    h(
+      "div",
+      { class: "inside-columns" },
+      h(
+        "section",
+        { class: "card" },
+        h("h2", {}, "Attention of all heads"),
+        h(
+          "p",
+          { class: "quiet" },
+          "Rows are tokens, columns the tokens they attend to. Stronger colour is more, on a square-root scale.",
+        ),
+        grid,
+      ),
+      h("section", { class: "card" }, headTitle, readout, map),
+    ),
     h("section", { class: "card" }, normsBox),
-    h("section", { class: "card" }, h("h2", {}, "Logit lens"), h("p", { class: "quiet" }, "The likeliest next token after each token, if the model ended after a layer. Stronger colour is more probable."), lensNote, h("div", { class: "scroll lens-scroll", tabindex: -1 }, lensTable)),
+    h(
+      "section",
+      { class: "card" },
+      h("h2", {}, "Logit lens"),
+      h(
+        "p",
+        { class: "quiet" },
+        "The likeliest next token after each token, if the model ended after a layer. Stronger colour is more probable.",
+      ),
+      lensNote,
+      h("div", { class: "scroll lens-scroll", tabindex: -1 }, lensTable),
+    ),
   );
 
   let data = null;
@@ -77,7 +117,8 @@ export async function mount(element, context) {
     key = null;
     lensColumn = data.num_layers;
     const shown = data.ids.length;
-    status.textContent = shown < data.num_tokens ? `The first ${shown} of ${data.num_tokens} tokens are shown.` : `${shown} tokens, ${data.num_layers} layers of ${data.num_heads} heads.`;
+    status.textContent = `${shown} tokens, ${data.num_layers} layers of ${data.num_heads} heads.`;
+    if (shown < data.num_tokens) status.textContent = `The first ${shown} of ${data.num_tokens} tokens are shown.`;
     if (data.notice) status.textContent += ` ${data.notice}`;
     showTokens();
     showGrid();
@@ -97,7 +138,11 @@ export async function mount(element, context) {
 
   function showTokens() {
     tokens.replaceChildren(
-      ...data.ids.map((id, index) => h("span", { class: "piece", role: "option", id: `inside-${index}`, dataset: { index } }, tokenText(data.texts[id]))),
+      ...data.ids.map((id, index) => h(
+        "span",
+        { class: "piece", role: "option", id: `inside-${index}`, dataset: { index } },
+        tokenText(data.texts[id]),
+      )),
     );
   }
 
@@ -154,13 +199,26 @@ export async function mount(element, context) {
       return;
     }
     grid.style.setProperty("--heads", data.num_heads);
-    const cells = [h("span", {}), ...Array.from({ length: data.num_heads }, (_, head) => h("small", { class: "quiet" }, `head ${head}`))];
+    const cells = [
+      h("span", {}),
+      ...Array.from({ length: data.num_heads }, (_, head) => h("small", { class: "quiet" }, `head ${head}`)),
+    ];
     for (let row = 0; row < data.num_layers; row += 1) {
       cells.push(h("small", { class: "quiet side" }, `layer ${row}`));
       for (let column = 0; column < data.num_heads; column += 1) {
         const canvas = h("canvas", { "aria-hidden": "true" });
         drawHead(canvas, row, column);
-        cells.push(h("button", { type: "button", class: "head", dataset: { layer: row, head: column }, "aria-label": `Layer ${row}, head ${column}`, onclick: () => selectHead(row, column) }, canvas));
+        cells.push(h(
+          "button",
+          {
+            type: "button",
+            class: "head",
+            dataset: { layer: row, head: column },
+            "aria-label": `Layer ${row}, head ${column}`,
+            onclick: () => selectHead(row, column),
+          },
+          canvas,
+        ));
       }
     }
     grid.replaceChildren(...cells);
@@ -171,7 +229,8 @@ export async function mount(element, context) {
     if (!(event.key in moves) || !event.target.dataset.layer) return;
     event.preventDefault();
     const [down, right] = moves[event.key];
-    grid.querySelector(`[data-layer="${Number(event.target.dataset.layer) + down}"][data-head="${Number(event.target.dataset.head) + right}"]`)?.focus();
+    const [row, column] = [Number(event.target.dataset.layer) + down, Number(event.target.dataset.head) + right];
+    grid.querySelector(`[data-layer="${row}"][data-head="${column}"]`)?.focus();
   });
 
   function selectHead(row, column) {
@@ -186,7 +245,10 @@ export async function mount(element, context) {
       tokensNote.textContent = `Selected: token ${at + 1} ${label(at)}.`;
       return;
     }
-    for (const button of grid.querySelectorAll(".head")) button.setAttribute("aria-pressed", String(Number(button.dataset.layer) === layer && Number(button.dataset.head) === head));
+    for (const button of grid.querySelectorAll(".head")) {
+      const isSelected = Number(button.dataset.layer) === layer && Number(button.dataset.head) === head;
+      button.setAttribute("aria-pressed", String(isSelected));
+    }
     headTitle.textContent = `Layer ${layer}, head ${head}`;
     map.setAttribute("aria-label", `Attention weights of layer ${layer}, head ${head}. Arrow keys move between tokens.`);
     const canvas = h("canvas", {});
@@ -196,20 +258,44 @@ export async function mount(element, context) {
     const labels = [];
     for (let index = 0; index < count; index += step) {
       const place = `${(100 * (index + 0.5)) / count}%`;
-      labels.push(h("span", { class: "map-row", style: { top: place } }, shortLabel(index)), h("span", { class: "map-column", style: { left: place } }, shortLabel(index)));
+      labels.push(
+        h("span", { class: "map-row", style: { top: place } }, shortLabel(index)),
+        h("span", { class: "map-column", style: { left: place } }, shortLabel(index)),
+      );
     }
-    const row = h("i", { class: "map-cursor", style: { top: `${(100 * at) / count}%`, height: `${100 / count}%`, left: "0", width: "100%" } });
-    const column = h("i", { class: "map-cursor", style: { left: `${(100 * (key ?? at)) / count}%`, width: `${100 / count}%`, top: "0", height: "100%" } });
+    const row = h(
+      "i",
+      { class: "map-cursor", style: { top: `${(100 * at) / count}%`, height: `${100 / count}%`, left: "0", width: "100%" } },
+    );
+    const column = h(
+      "i",
+      {
+        class: "map-cursor",
+        style: { left: `${(100 * (key ?? at)) / count}%`, width: `${100 / count}%`, top: "0", height: "100%" },
+      },
+    );
     if (key === null) column.hidden = true;
-    map.replaceChildren(h("span", { class: "map-axis map-from quiet" }, "token"), h("span", { class: "map-axis map-to quiet" }, "attends to"), h("div", { class: "map-area" }, canvas, ...labels, row, column));
+    map.replaceChildren(
+      h("span", { class: "map-axis map-from quiet" }, "token"),
+      h("span", { class: "map-axis map-to quiet" }, "attends to"),
+      h("div", { class: "map-area" }, canvas, ...labels, row, column),
+    );
     for (const place of tokens.children) {
       const index = Number(place.dataset.index);
       place.style.setProperty("--heat", Math.sqrt(weightOf(layer, head, at, index)).toFixed(3));
       place.title = index <= at ? `weight ${weightOf(layer, head, at, index).toFixed(3)}` : "";
     }
     tokensNote.textContent = `Colours: the weights of each token for token ${at + 1} ${label(at)} in layer ${layer}, head ${head}.`;
-    const strongest = Array.from({ length: at + 1 }, (_, index) => index).sort((a, b) => weightOf(layer, head, at, b) - weightOf(layer, head, at, a)).slice(0, 3);
-    readout.textContent = key === null ? `Token ${at + 1} ${label(at)} attends to ${strongest.map((index) => `${label(index)} ${weightOf(layer, head, at, index).toFixed(2)}`).join(", ")}.` : `Token ${at + 1} ${label(at)} to token ${key + 1} ${label(key)}: weight ${key > at ? "0 (later token)" : weightOf(layer, head, at, key).toFixed(3)}.`;
+    const weightFrom = (index) => weightOf(layer, head, at, index);
+    if (key === null) {
+      const earlier = Array.from({ length: at + 1 }, (_, index) => index);
+      const strongest = earlier.sort((a, b) => weightFrom(b) - weightFrom(a)).slice(0, 3);
+      const list = strongest.map((index) => `${label(index)} ${weightFrom(index).toFixed(2)}`).join(", ");
+      readout.textContent = `Token ${at + 1} ${label(at)} attends to ${list}.`;
+    } else {
+      const weight = key > at ? "0 (later token)" : weightFrom(key).toFixed(3);
+      readout.textContent = `Token ${at + 1} ${label(at)} to token ${key + 1} ${label(key)}: weight ${weight}.`;
+    }
   }
 
   map.addEventListener("click", (event) => {
@@ -238,7 +324,11 @@ export async function mount(element, context) {
       title: "Norm of the residual stream",
       x: { label: "token", format: (value) => String(value) },
       y: { label: "Euclidean norm", log: true, formatValue: (value) => formatFigure(value, 3) },
-      series: data.norms.map((row, index) => ({ name: index ? `after layer ${index - 1}` : "embeddings", colour: `color-mix(in oklab, var(--c1) ${last ? Math.round((100 * index) / last) : 100}%, var(--c0))`, points: row.map((value, token) => [token + 1, value]) })),
+      series: data.norms.map((row, index) => ({
+        name: index ? `after layer ${index - 1}` : "embeddings",
+        colour: `color-mix(in oklab, var(--c1) ${last ? Math.round((100 * index) / last) : 100}%, var(--c0))`,
+        points: row.map((value, token) => [token + 1, value]),
+      })),
       references: [],
     });
   }
@@ -252,10 +342,22 @@ export async function mount(element, context) {
         "tr",
         {},
         h("th", { scope: "row" }, h("small", { class: "quiet" }, `${index + 1} `), tokenLabel(data.texts[data.ids[index]])),
-        data.lens.map((state, column) => h("td", { tabindex: -1, dataset: { index, column }, style: { "--heat": state.p[index][0].toFixed(3) }, title: formatProbability(state.p[index][0]) }, tokenLabel(data.texts[state.ids[index][0]]))),
+        data.lens.map((state, column) => h(
+          "td",
+          {
+            tabindex: -1,
+            dataset: { index, column },
+            style: { "--heat": state.p[index][0].toFixed(3) },
+            title: formatProbability(state.p[index][0]),
+          },
+          tokenLabel(data.texts[state.ids[index][0]]),
+        )),
       ),
     );
-    lensTable.replaceChildren(h("thead", {}, h("tr", {}, h("th", {}, "token"), names.map((name) => h("th", { scope: "col" }, name)))), h("tbody", {}, rows));
+    lensTable.replaceChildren(
+      h("thead", {}, h("tr", {}, h("th", {}, "token"), names.map((name) => h("th", { scope: "col" }, name)))),
+      h("tbody", {}, rows),
+    );
   }
 
   const lensCell = (index, column) => lensTable.querySelector(`td[data-index="${index}"][data-column="${column}"]`);

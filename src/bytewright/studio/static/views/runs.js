@@ -15,7 +15,6 @@ const METRICS = {
 };
 const AXES = { step: "Steps", tokens: "Tokens", seconds: "Time" };
 const SORTS = [["newest", "Newest"], ["name", "Name"], ["loss", "Lowest loss"]];
-const STATES = { running: "running", complete: "complete", stopped: "stopped", diverged: "diverged", failed: "failed", imported: "imported", broken: "broken", reading: "reading …" };
 
 export async function mount(element, context) {
   const view = new RunsView(element, context);
@@ -66,7 +65,12 @@ class RunsView {
     const controls = h(
       "div",
       { class: "row controls" },
-      choice("Metric", Object.entries(METRICS).map(([key, each]) => [key, each.title]), this.metric, (key) => this.setAxes({ metric: key })),
+      choice(
+        "Metric",
+        Object.entries(METRICS).map(([key, each]) => [key, each.title]),
+        this.metric,
+        (key) => this.setAxes({ metric: key }),
+      ),
       choice("Horizontal axis", Object.entries(AXES), this.axis, (key) => this.setAxes({ axis: key })),
       this.distanceLabel,
     );
@@ -75,8 +79,18 @@ class RunsView {
       h(
         "div",
         { class: "sides" },
-        h("section", { class: "card side", "aria-label": "List of runs" }, h("div", { class: "row" }, this.filter, this.sort), this.list),
-        h("div", { class: "content" }, h("section", { class: "card", "aria-label": "Curves" }, controls, this.chartElement), this.details),
+        h(
+          "section",
+          { class: "card side", "aria-label": "List of runs" },
+          h("div", { class: "row" }, this.filter, this.sort),
+          this.list,
+        ),
+        h(
+          "div",
+          { class: "content" },
+          h("section", { class: "card", "aria-label": "Curves" }, controls, this.chartElement),
+          this.details,
+        ),
       ),
     );
   }
@@ -191,11 +205,20 @@ class RunsView {
 
   drawList() {
     const words = this.filter.value.toLowerCase().split(/\s+/).filter(Boolean);
-    const runs = this.sorted([...this.runs.values()]).filter((run) => words.every((word) => `${run.name} ${run.state}`.toLowerCase().includes(word)));
+    const runs = this.sorted([...this.runs.values()]).filter(
+      (run) => words.every((word) => `${run.name} ${run.state}`.toLowerCase().includes(word)),
+    );
     const numActive = [...this.runs.values()].filter((run) => run.state === "running").length;
-    this.count.textContent = `${formatInteger(this.runs.size)} below ${this.context.studio.folder}${numActive ? `, ${numActive} running` : ""}`;
+    const active = numActive ? `, ${numActive} running` : "";
+    this.count.textContent = `${formatInteger(this.runs.size)} below ${this.context.studio.folder}${active}`;
     if (!this.runs.size) {
-      this.list.replaceChildren(h("li", { class: "none" }, h("p", {}, "This folder has no runs yet."), h("p", { class: "quiet" }, "Start one in a shell; it appears here at once:"), h("code", {}, "bytewright train tiny --make-data")));
+      this.list.replaceChildren(h(
+        "li",
+        { class: "none" },
+        h("p", {}, "This folder has no runs yet."),
+        h("p", { class: "quiet" }, "Start one in a shell; it appears here at once:"),
+        h("code", {}, "bytewright train tiny --make-data"),
+      ));
       return;
     }
     if (!runs.length) {
@@ -206,7 +229,9 @@ class RunsView {
     const items = runs.map((run) => this.keepItem(run));
     const isSame = items.length === this.list.children.length && items.every((item, index) => item === this.list.children[index]);
     if (!isSame) this.list.replaceChildren(...items);
-    if (focused && document.activeElement?.dataset?.run !== focused) this.list.querySelector(`input[data-run="${focused}"]`)?.focus({ preventScroll: true });
+    if (focused && document.activeElement?.dataset?.run !== focused) {
+      this.list.querySelector(`input[data-run="${focused}"]`)?.focus({ preventScroll: true });
+    }
   }
 
   /** Return the list item of a run: a new one only if its contents changed, so that clicks are not lost. */
@@ -218,13 +243,22 @@ class RunsView {
 
   drawItem(run) {
     const isSelected = this.selected.includes(run.id);
-    const input = h("input", { type: "checkbox", dataset: { run: run.id }, style: isSelected ? { "accent-color": seriesColour(this.colours.get(run.id)) } : {} });
+    const style = isSelected ? { "accent-color": seriesColour(this.colours.get(run.id)) } : {};
+    const input = h("input", { type: "checkbox", dataset: { run: run.id }, style });
     input.checked = isSelected;
     input.addEventListener("change", () => this.toggle(run.id));
     const share = isNumber(run.num_steps) && run.num_steps > 0 ? Math.min(1, (run.step ?? 0) / run.num_steps) : null;
     const figures = [];
-    if (isNumber(run.validation_loss ?? run.loss)) figures.push(h("span", { title: run.validation_loss ? "validation loss" : "training loss" }, `loss ${formatFigure(run.validation_loss ?? run.loss)}`));
-    if (isNumber(run.step) && run.state !== "imported" && run.state !== "broken") figures.push(h("span", {}, run.state === "complete" ? `${formatInteger(run.step)} steps` : `step ${formatInteger(run.step)}${run.num_steps ? ` of ${formatInteger(run.num_steps)}` : ""}`));
+    const loss = run.validation_loss ?? run.loss;
+    if (isNumber(loss)) {
+      const title = isNumber(run.validation_loss) ? "validation loss" : "training loss";
+      figures.push(h("span", { title }, `loss ${formatFigure(loss)}`));
+    }
+    if (isNumber(run.step) && run.state !== "imported" && run.state !== "broken") {
+      const total = run.num_steps ? ` of ${formatInteger(run.num_steps)}` : "";
+      const step = formatInteger(run.step);
+      figures.push(h("span", {}, run.state === "complete" ? `${step} steps` : `step ${step}${total}`));
+    }
     if (isNumber(run.seconds_left)) figures.push(h("span", {}, `${formatSeconds(run.seconds_left)} left`));
     if (run.state === "broken") figures.push(h("span", { class: "reason" }, run.detail));
     return h(
@@ -235,7 +269,7 @@ class RunsView {
         {},
         input,
         h("span", { class: "name", title: run.name }, run.name),
-        h("span", { class: `state ${run.state}` }, STATES[run.state] ?? run.state),
+        h("span", { class: `state ${run.state}` }, run.state === "reading" ? "reading …" : run.state),
         h("span", { class: "sub" }, figures),
         run.state === "running" && share !== null && h("span", { class: "progress", style: { "--share": `${100 * share}%` } }),
       ),
@@ -260,23 +294,37 @@ class RunsView {
       };
       if (this.metric === "loss") {
         const validation = points("validation_loss");
-        series.push({ name: validation.length ? "" : `${run.name}, training`, colour, points: points("loss"), dashed: validation.length > 0 });
+        series.push({
+          name: validation.length ? "" : `${run.name}, training`,
+          colour,
+          points: points("loss"),
+          dashed: validation.length > 0,
+        });
         if (validation.length) series.push({ name: run.name, colour, points: validation, dots: validation.length < 40 });
       } else series.push({ name: run.name, colour, points: points(this.metric), dots: points(this.metric).length < 40 });
     }
     // A floor is shown only if all selected runs have the same: different texts have different entropies.
-    const isShared = floors.length > 0 && floors.length === this.selected.length && floors.every((each) => Math.abs(each.bits - floors[0].bits) < 1e-3 * each.bits);
+    const isEqual = (each) => Math.abs(each.bits - floors[0].bits) < 1e-3 * each.bits;
+    const isShared = floors.length > 0 && floors.length === this.selected.length && floors.every(isEqual);
     const floor = metric.hasFloor && isShared ? Math.min(...floors.map((each) => each.floor)) : null;
     const isAbove = floor !== null && series.every((each) => each.points.every(([, y]) => y > floor));
     const isDistance = this.isDistance && isAbove;
     this.distance.disabled = !isAbove;
     this.distanceLabel.classList.toggle("off", !isAbove);
-    this.distanceLabel.title = isAbove ? "Subtract the entropy of the text, on a log axis" : "Needs runs on the same text with a known entropy, with losses above it";
-    const what = this.metric === "loss" ? (series.some((each) => each.dashed) ? "Validation loss (training loss dotted)" : "Training loss") : metric.title;
+    this.distanceLabel.title = isAbove
+      ? "Subtract the entropy of the text, on a log axis"
+      : "Needs runs on the same text with a known entropy, with losses above it";
+    const lossTitle = series.some((each) => each.dashed) ? "Validation loss (training loss dotted)" : "Training loss";
+    const title = this.metric === "loss" ? lossTitle : metric.title;
     this.chart.update({
-      title: isDistance ? `${what} above the entropy floor of ${formatFigure(floor)}` : what,
+      title: isDistance ? `${title} above the entropy floor of ${formatFigure(floor)}` : title,
       x: { label: { step: "steps", tokens: "tokens", seconds: "seconds of training" }[this.axis] },
-      y: { label: metric.unit, log: isDistance, origin: isDistance ? floor : 0, limits: isDistance ? null : limitsOf(series, floor, metric) },
+      y: {
+        label: metric.unit,
+        log: isDistance,
+        origin: isDistance ? floor : 0,
+        limits: isDistance ? null : limitsOf(series, floor, metric),
+      },
       series,
       references: floor !== null && !isDistance ? [{ label: `entropy floor ${formatFigure(floor)}`, y: floor }] : [],
       empty: this.selected.length ? "no records yet" : "select a run",
@@ -299,7 +347,9 @@ class RunsView {
   }
 
   drawOne(run) {
-    const remark = run.detail || (isNumber(run.seconds_left) ? `about ${formatSeconds(run.seconds_left)} left` : run.ending && run.ending !== run.state ? `ended by ${run.ending}` : "");
+    let remark = run.detail;
+    if (!remark && isNumber(run.seconds_left)) remark = `about ${formatSeconds(run.seconds_left)} left`;
+    else if (!remark && run.ending && run.ending !== run.state) remark = `ended by ${run.ending}`;
     const above = isNumber(run.floor) && isNumber(run.bits_per_byte) ? run.bits_per_byte - run.floor : null;
     return h(
       "section",
@@ -313,8 +363,16 @@ class RunsView {
             figure("state", run.state, remark),
             figure("step", formatInteger(run.step), run.num_steps ? `of ${formatInteger(run.num_steps)}` : ""),
             figure("validation loss", formatFigure(run.validation_loss), "nats per token"),
-            figure("bits per byte", formatFigure(run.bits_per_byte), above === null ? "" : `${formatFigure(above, 3)} above the floor`),
-            figure("tokens", formatCount(run.tokens), isNumber(run.tokens_per_second) ? `${formatCount(run.tokens_per_second)} per second` : ""),
+            figure(
+              "bits per byte",
+              formatFigure(run.bits_per_byte),
+              above === null ? "" : `${formatFigure(above, 3)} above the floor`,
+            ),
+            figure(
+              "tokens",
+              formatCount(run.tokens),
+              isNumber(run.tokens_per_second) ? `${formatCount(run.tokens_per_second)} per second` : "",
+            ),
             figure("time", formatSeconds(run.seconds), isNumber(run.mfu) ? `${formatShare(run.mfu)} of the peak` : ""),
             figure("parameters", formatCount(run.parameters)),
             figure("started", run.started ? run.started.slice(0, 10) : "–", run.started ? `${run.started.slice(11, 16)} UTC` : ""),
@@ -323,7 +381,15 @@ class RunsView {
   }
 
   drawReports(run) {
-    return h("span", { class: "end row" }, run.reports.map((report) => h("a", { href: `/reports/${report.id}`, target: "_blank", rel: "noopener", title: report.name }, run.reports.length > 1 ? report.name : "Report")));
+    return h(
+      "span",
+      { class: "end row" },
+      run.reports.map((report) => h(
+        "a",
+        { href: `/reports/${report.id}`, target: "_blank", rel: "noopener", title: report.name },
+        run.reports.length > 1 ? report.name : "Report",
+      )),
+    );
   }
 
   drawComparison(runs) {
@@ -332,7 +398,10 @@ class RunsView {
       ["step", (run) => formatInteger(run.step)],
       ["validation loss", (run) => formatFigure(run.validation_loss)],
       ["bits per byte", (run) => formatFigure(run.bits_per_byte)],
-      ["above the floor", (run) => (isNumber(run.floor) && isNumber(run.bits_per_byte) ? formatFigure(run.bits_per_byte - run.floor, 3) : "–")],
+      [
+        "above the floor",
+        (run) => (isNumber(run.floor) && isNumber(run.bits_per_byte) ? formatFigure(run.bits_per_byte - run.floor, 3) : "–"),
+      ],
       ["tokens", (run) => formatCount(run.tokens)],
       ["tokens per second", (run) => formatCount(run.tokens_per_second)],
       ["time", (run) => formatSeconds(run.seconds)],
@@ -341,7 +410,12 @@ class RunsView {
     const settings = runs.map((run) => this.settings.get(run.id) ?? {});
     const keys = [...new Set(settings.flatMap((each) => Object.keys(each)))].filter((key) => !key.startsWith("data."));
     const differing = keys.filter((key) => new Set(settings.map((each) => String(each[key] ?? "–"))).size > 1);
-    const line = ([name, values], className = "") => h("tr", { class: className }, h("th", { scope: "row" }, name), values.map((value) => h("td", { class: "number" }, value)));
+    const line = ([name, values], className = "") => h(
+      "tr",
+      { class: className },
+      h("th", { scope: "row" }, name),
+      values.map((value) => h("td", { class: "number" }, value)),
+    );
     return h(
       "section",
       { class: "card", "aria-label": "Comparison" },
@@ -352,9 +426,28 @@ class RunsView {
         h(
           "table",
           { class: "compare" },
-          h("thead", {}, h("tr", {}, h("th", {}, h("span", { class: "hidden" }, "figure")), runs.map((run) => h("th", { scope: "col", class: "number", title: run.name }, h("i", { style: { "--c": seriesColour(this.colours.get(run.id)) } }), h("span", {}, shorten(run.name)))))),
+          h(
+            "thead",
+            {},
+            h(
+              "tr",
+              {},
+              h("th", {}, h("span", { class: "hidden" }, "figure")),
+              runs.map((run) => h(
+                "th",
+                { scope: "col", class: "number", title: run.name },
+                h("i", { style: { "--c": seriesColour(this.colours.get(run.id)) } }),
+                h("span", {}, shorten(run.name)),
+              )),
+            ),
+          ),
           h("tbody", {}, rows.map((row) => line(row))),
-          differing.length > 0 && h("tbody", {}, h("tr", {}, h("th", { colspan: runs.length + 1, class: "group" }, "settings that differ")), differing.map((key) => line([key, settings.map((each) => String(each[key] ?? "–"))]))),
+          differing.length > 0 && h(
+            "tbody",
+            {},
+            h("tr", {}, h("th", { colspan: runs.length + 1, class: "group" }, "settings that differ")),
+            differing.map((key) => line([key, settings.map((each) => String(each[key] ?? "–"))])),
+          ),
         ),
       ),
       h("div", { class: "row" }, runs.filter((run) => run.reports.length).map((run) => this.drawReports(run))),
@@ -362,20 +455,38 @@ class RunsView {
   }
 
   drawSamples(runs) {
-    const texts = runs.flatMap((run) => (this.samples.get(run.id) ?? []).slice(0, runs.length > 1 ? 1 : 4).map((sample) => ({ run, ...sample })));
+    const texts = runs.flatMap(
+      (run) => (this.samples.get(run.id) ?? []).slice(0, runs.length > 1 ? 1 : 4).map((sample) => ({ run, ...sample })),
+    );
     if (!texts.length) return null;
     return h(
       "section",
       { class: "card", "aria-label": "Samples" },
       h("h2", {}, "Samples"),
       h("div", { class: "samples" }, texts.map(({ run, step, text }) =>
-        h("article", { class: "sample" }, h("h3", {}, runs.length > 1 && h("i", { style: { "--c": seriesColour(this.colours.get(run.id)) } }), runs.length > 1 ? `${shorten(run.name)}, step ${formatInteger(step)}` : `Step ${formatInteger(step)}`), h("blockquote", { tabindex: 0 }, text.trim())))),
+        h(
+          "article",
+          { class: "sample" },
+          this.drawSampleTitle(run, step, runs.length > 1),
+          h("blockquote", { tabindex: 0 }, text.trim()),
+        ))),
     );
+  }
+
+  drawSampleTitle(run, step, isOneOfSeveral) {
+    if (!isOneOfSeveral) return h("h3", {}, `Step ${formatInteger(step)}`);
+    const mark = h("i", { style: { "--c": seriesColour(this.colours.get(run.id)) } });
+    return h("h3", {}, mark, `${shorten(run.name)}, step ${formatInteger(step)}`);
   }
 
   drawSettings(run) {
     const settings = Object.entries(this.settings.get(run.id)).filter(([, value]) => value !== "None");
-    return h("details", { class: "card" }, h("summary", {}, `Settings (${settings.length})`), h("dl", { class: "settings" }, settings.map(([key, value]) => h("div", {}, h("dt", {}, key), h("dd", {}, String(value))))));
+    return h(
+      "details",
+      { class: "card" },
+      h("summary", {}, `Settings (${settings.length})`),
+      h("dl", { class: "settings" }, settings.map(([key, value]) => h("div", {}, h("dt", {}, key), h("dd", {}, String(value))))),
+    );
   }
 }
 

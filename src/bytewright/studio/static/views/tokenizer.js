@@ -10,9 +10,22 @@ const NUM_COLOURS = 6;
 export async function mount(element, context) {
   const { signal, params } = context;
   const { tokenizers } = await getJson("/api/tokenizer", { signal });
-  const header = h("header", {}, h("h1", {}, "Tokenizer"), h("p", {}, `${formatInteger(tokenizers.length)} below ${context.studio.folder}`));
+  const header = h(
+    "header",
+    {},
+    h("h1", {}, "Tokenizer"),
+    h("p", {}, `${formatInteger(tokenizers.length)} below ${context.studio.folder}`),
+  );
   if (!tokenizers.length) {
-    element.append(header, h("div", { class: "notice" }, h("p", {}, "This folder has no tokenizer yet. Train one in a shell:"), h("code", {}, "bytewright tokenizer train stories.txt --out stories-10k --vocab-size 10000")));
+    element.append(
+      header,
+      h(
+        "div",
+        { class: "notice" },
+        h("p", {}, "This folder has no tokenizer yet. Train one in a shell:"),
+        h("code", {}, "bytewright tokenizer train stories.txt --out stories-10k --vocab-size 10000"),
+      ),
+    );
     return;
   }
   const text = h("textarea", { rows: 4, spellcheck: "false", maxlength: 50000 });
@@ -24,7 +37,8 @@ export async function mount(element, context) {
   const first = new Panel(context, tokenizers, validId(params.get("a"), ids[0]), false);
   const second = new Panel(context, tokenizers, params.get("b") === "none" ? "" : validId(params.get("b"), ids[1] ?? ""), true);
   const update = () => {
-    context.setParams({ a: first.id, b: second.id || "none", text: text.value.length <= LONGEST_PARAM && text.value !== EXAMPLE ? text.value : null });
+    const isKept = text.value.length <= LONGEST_PARAM && text.value !== EXAMPLE;
+    context.setParams({ a: first.id, b: second.id || "none", text: isKept ? text.value : null });
     first.encode(text.value);
     second.encode(text.value);
   };
@@ -37,7 +51,17 @@ export async function mount(element, context) {
   panels.append(first.element, second.element);
   element.append(
     header,
-    h("section", { class: "card" }, field("Text", text), h("div", { class: "row below" }, h("label", { class: "check" }, showIds, "show ids"), h("small", { class: "quiet end" }, "Point at a token, or move with the arrow keys, to see its merges."))),
+    h(
+      "section",
+      { class: "card" },
+      field("Text", text),
+      h(
+        "div",
+        { class: "row below" },
+        h("label", { class: "check" }, showIds, "show ids"),
+        h("small", { class: "quiet end" }, "Point at a token, or move with the arrow keys, to see its merges."),
+      ),
+    ),
     panels,
   );
   update();
@@ -60,7 +84,12 @@ class Panel {
     this.flow = h("div", { class: "tokens", role: "listbox", "aria-label": "Tokens", "aria-orientation": "horizontal" });
     this.detail = h("div", { class: "merges", "aria-live": "polite" });
     this.body = h("div", { class: "panel" }, this.figures, this.flow, this.detail);
-    this.element = h("section", { class: "card", "aria-label": isOptional ? "Second tokenizer" : "First tokenizer" }, field(isOptional ? "Compared with" : "Tokenizer", this.select), this.body);
+    this.element = h(
+      "section",
+      { class: "card", "aria-label": isOptional ? "Second tokenizer" : "First tokenizer" },
+      field(isOptional ? "Compared with" : "Tokenizer", this.select),
+      this.body,
+    );
     this.flow.addEventListener("pointerover", (event) => this.focus(event.target.closest("[data-index]"), false));
     this.flow.addEventListener("pointerleave", () => this.onRange(null));
     this.flow.addEventListener("focusin", (event) => this.focus(event.target.closest("[data-index]"), true));
@@ -94,7 +123,11 @@ class Panel {
   draw(answer) {
     this.figures.replaceChildren(
       figure("tokens", formatInteger(answer.num_tokens), `${formatInteger(answer.num_distinct)} distinct`),
-      figure("bytes per token", answer.num_tokens ? formatFigure(answer.num_bytes / answer.num_tokens, 3) : "–", `of ${formatInteger(answer.num_bytes)} bytes`),
+      figure(
+        "bytes per token",
+        answer.num_tokens ? formatFigure(answer.num_bytes / answer.num_tokens, 3) : "–",
+        `of ${formatInteger(answer.num_bytes)} bytes`,
+      ),
       figure("vocabulary", formatInteger(answer.vocab_size), `${formatInteger(answer.num_merges)} merges`),
     );
     let start = 0;
@@ -105,11 +138,15 @@ class Panel {
       return placed;
     });
     const parts = this.tokens.flatMap((token, index) => drawToken(token, index));
-    if (answer.num_tokens > this.tokens.length) parts.push(h("span", { class: "quiet" }, ` … ${formatInteger(answer.num_tokens - this.tokens.length)} more`));
+    const numMore = answer.num_tokens - this.tokens.length;
+    if (numMore > 0) parts.push(h("span", { class: "quiet" }, ` … ${formatInteger(numMore)} more`));
     if (!this.tokens.length) parts.push(h("span", { class: "quiet" }, "The text is empty."));
     this.flow.replaceChildren(...parts);
     this.flow.querySelector("[data-index]")?.setAttribute("tabindex", 0);
-    const longest = this.tokens.reduce((best, token, index) => (token.bytes.length > (this.tokens[best]?.bytes.length ?? 0) ? index : best), 0);
+    const longest = this.tokens.reduce(
+      (best, token, index) => (token.bytes.length > (this.tokens[best]?.bytes.length ?? 0) ? index : best),
+      0,
+    );
     if (this.tokens.length) this.showMerges(longest);
     else this.detail.replaceChildren();
   }
@@ -149,23 +186,68 @@ class Panel {
     this.flow.querySelector(".shown")?.classList.remove("shown");
     this.flow.querySelector(`[data-index="${index}"]`)?.classList.add("shown");
     try {
-      if (!this.merges.has(token.id)) this.merges.set(token.id, await postJson("/api/tokenizer/token", { tokenizer, token: token.id }, { signal: this.signal }));
+      if (!this.merges.has(token.id)) {
+        const described = await postJson("/api/tokenizer/token", { tokenizer, token: token.id }, { signal: this.signal });
+        if (tokenizer !== this.id) return; // another one was selected meanwhile
+        this.merges.set(token.id, described);
+      }
     } catch (error) {
       if (!isAbort(error)) showError(this.detail, error);
       return;
     }
     const found = this.merges.get(token.id);
-    if (tokenizer !== this.id || !found || !this.flow.querySelector(`[data-index="${index}"].shown`)) return;
-    const kind = found.special ? "special token: never split and never made by merges" : found.num_merges ? "" : "a single byte: no merge made it";
+    if (!this.flow.querySelector(`[data-index="${index}"].shown`)) return; // another token was selected
+    const bytes = h("code", {}, found.bytes.match(/../g).join(" "));
     this.detail.replaceChildren(
-      h("p", { class: "token-line" }, h("code", { class: "chip" }, found.shown), h("span", {}, `id ${found.id}`), h("span", { class: "quiet" }, `${found.num_bytes} ${found.num_bytes === 1 ? "byte" : "bytes"}: `, h("code", {}, found.bytes.match(/../g).join(" ")))),
-      kind ? h("p", { class: "quiet" }, kind) : h("ol", { class: "merge-list" }, found.merges.map((merge) => h("li", {}, h("span", { class: "quiet" }, `merge ${formatInteger(merge.number)}`), h("code", { class: "chip" }, merge.left), "+", h("code", { class: "chip" }, merge.right), "→", h("code", { class: "chip result" }, merge.result)))),
+      h(
+        "p",
+        { class: "token-line" },
+        h("code", { class: "chip" }, found.shown),
+        h("span", {}, `id ${found.id}`),
+        h("span", { class: "quiet" }, `${found.num_bytes} ${found.num_bytes === 1 ? "byte" : "bytes"}: `, bytes),
+      ),
+      drawMerges(found),
     );
   }
 }
 
+/** Return the merges that build a token, or the reason why there are none. */
+function drawMerges(found) {
+  if (found.special) return h("p", { class: "quiet" }, "special token: never split and never made by merges");
+  if (!found.num_merges) return h("p", { class: "quiet" }, "a single byte: no merge made it");
+  const chip = (text, className = "chip") => h("code", { class: className }, text);
+  const items = found.merges.map((merge) =>
+    h(
+      "li",
+      {},
+      h("span", { class: "quiet" }, `merge ${formatInteger(merge.number)}`),
+      chip(merge.left),
+      "+",
+      chip(merge.right),
+      "→",
+      chip(merge.result, "chip result"),
+    ),
+  );
+  return h("ol", { class: "merge-list" }, items);
+}
+
 function drawToken(token, index) {
-  const label = token.text === null ? `‹${token.bytes.match(/../g).join(" ")}›` : token.text.replaceAll("\n", "↵").replaceAll("\t", "⇥");
-  const span = h("span", { class: `token t${index % NUM_COLOURS}${token.special ? " special" : ""}${token.text === null ? " raw" : ""}`, role: "option", tabindex: -1, dataset: { index }, "aria-label": `${token.text?.trim() || label}, id ${token.id}` }, h("span", { class: "token-text" }, label), h("small", { "aria-hidden": "true" }, String(token.id)));
+  const label = token.text === null ? `‹${token.bytes.match(/../g).join(" ")}›` : token.text.replaceAll(
+    "\n",
+    "↵",
+  ).replaceAll("\t", "⇥");
+  const className = `token t${index % NUM_COLOURS}${token.special ? " special" : ""}${token.text === null ? " raw" : ""}`;
+  const span = h(
+    "span",
+    {
+      class: className,
+      role: "option",
+      tabindex: -1,
+      dataset: { index },
+      "aria-label": `${token.text?.trim() || label}, id ${token.id}`,
+    },
+    h("span", { class: "token-text" }, label),
+    h("small", { "aria-hidden": "true" }, String(token.id)),
+  );
   return token.text?.includes("\n") ? [span, h("br")] : [span];
 }

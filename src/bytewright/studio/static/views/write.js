@@ -14,25 +14,59 @@ const MAX_BRANCHES = 24;
 const FULL_HEAT = { bits: 10, true_bits: 10, excess: 3 }; // bits with the strongest colour
 const TOP_K = [0, 1, 2, 3, 5, 10, 20, 50, 100, 200, 500];
 const LENGTHS = [10, 20, 50, 100, 200, 300, 400, 500];
-const ENDINGS = { stop: "The text is complete.", length: "The limit of tokens is reached.", context: "The context of the model is full.", user: "Stopped." };
+const ENDINGS = {
+  stop: "The text is complete.",
+  length: "The limit of tokens is reached.",
+  context: "The context of the model is full.",
+  user: "Stopped.",
+};
 
 export async function mount(element, context) {
   const { params, signal } = context;
   const picker = await pickModel(context, () => clear());
-  const heading = h("header", {}, h("h1", {}, "Write"), h("p", {}, "Every token with its surprise. Choose another candidate to branch."));
+  const heading = h(
+    "header",
+    {},
+    h("h1", {}, "Write"),
+    h("p", {}, "Every token with its surprise. Choose another candidate to branch."),
+  );
   if (picker.empty) {
     element.append(heading, noModels());
     return;
   }
-  const number = (name, value) => (params.has(name) && Number.isFinite(Number(params.get(name))) ? Number(params.get(name)) : value);
+  const number = (name, value) => (params.has(name) && Number.isFinite(
+    Number(params.get(name)),
+  ) ? Number(params.get(name)) : value);
 
   // Controls
   const prompt = h("textarea", { rows: 3, spellcheck: "false" });
   prompt.value = params.get("prompt") ?? "Once upon a time,";
   const keep = (name) => (value) => context.setParams({ [name]: value });
-  const temperature = slider({ label: "Temperature", value: number("temperature", 1), min: 0, max: 2, step: 0.05, format: (value) => (value ? value.toFixed(2) : "0: likeliest"), onInput: keep("temperature") });
-  const topP = slider({ label: "Top-p", value: number("top_p", 1), min: 0.05, max: 1, step: 0.05, format: (value) => (value < 1 ? value.toFixed(2) : "off"), onInput: keep("top_p") });
-  const topK = slider({ label: "Top-k", value: number("top_k", 0), values: TOP_K, format: (value) => (value ? String(value) : "off"), onInput: keep("top_k") });
+  const temperature = slider({
+    label: "Temperature",
+    value: number("temperature", 1),
+    min: 0,
+    max: 2,
+    step: 0.05,
+    format: (value) => (value ? value.toFixed(2) : "0: likeliest"),
+    onInput: keep("temperature"),
+  });
+  const topP = slider({
+    label: "Top-p",
+    value: number("top_p", 1),
+    min: 0.05,
+    max: 1,
+    step: 0.05,
+    format: (value) => (value < 1 ? value.toFixed(2) : "off"),
+    onInput: keep("top_p"),
+  });
+  const topK = slider({
+    label: "Top-k",
+    value: number("top_k", 0),
+    values: TOP_K,
+    format: (value) => (value ? String(value) : "off"),
+    onInput: keep("top_k"),
+  });
   const length = slider({ label: "New tokens", value: number("length", 200), values: LENGTHS, onInput: keep("length") });
   const seed = h("input", { type: "number", min: 0, step: 1, max: 4294967295 });
   seed.value = number("seed", 1);
@@ -68,7 +102,14 @@ export async function mount(element, context) {
   const chartBox = h("div", {});
   const chart = lineChart(chartBox, { height: 210, signal });
   const branchList = h("ul", { class: "branches" });
-  const text = h("section", { class: "card" }, h("div", { class: "row" }, h("h2", {}, "Text"), h("span", { class: "end" }, colours)), tokens, h("div", { class: "row" }, status, h("span", { class: "end" }, scale)), figures);
+  const text = h(
+    "section",
+    { class: "card" },
+    h("div", { class: "row" }, h("h2", {}, "Text"), h("span", { class: "end" }, colours)),
+    tokens,
+    h("div", { class: "row" }, status, h("span", { class: "end" }, scale)),
+    figures,
+  );
   const surprise = h("section", { class: "card" }, chartBox);
   const branchCard = h("section", { class: "card" }, h("h2", {}, "Branches"), branchList);
 
@@ -78,7 +119,16 @@ export async function mount(element, context) {
   const candidates = h("div", { class: "candidates" });
   const distribution = h("section", { class: "card distribution", "aria-live": "off" }, distributionTitle, facts, candidates);
 
-  element.append(heading, h("div", { class: "write-grid" }, h("div", { class: "write-left" }, form, branchCard), h("div", { class: "write-text" }, text, surprise), distribution));
+  element.append(
+    heading,
+    h(
+      "div",
+      { class: "write-grid" },
+      h("div", { class: "write-left" }, form, branchCard),
+      h("div", { class: "write-text" }, text, surprise),
+      distribution,
+    ),
+  );
 
   let branches = [];
   let current = null;
@@ -92,7 +142,10 @@ export async function mount(element, context) {
 
   function settings() {
     const grammar = { auto: null, yes: true, no: false }[compare.value];
-    return { run: picker.run(), temperature: temperature.get(), top_p: topP.get(), top_k: topK.get(), seed: Math.max(0, Math.floor(Number(seed.value) || 0)), grammar };
+    return { run: picker.run(), temperature: temperature.get(), top_p: topP.get(), top_k: topK.get(), seed: Math.max(
+      0,
+      Math.floor(Number(seed.value) || 0),
+    ), grammar };
   }
 
   /** Read the beginning of the text as a new branch, and continue it if `writes`. */
@@ -216,7 +269,14 @@ export async function mount(element, context) {
     if (candidate.true !== undefined) token.true_bits = candidate.true > 0 ? -Math.log2(candidate.true) : null;
     stop();
     const ends = isEndToken(candidate.text);
-    addBranch({ parent: branch, at: index, start: branch.start, tokens: [...branch.tokens.slice(0, index), token], next: null, reason: ends ? "stop" : "" });
+    addBranch({
+      parent: branch,
+      at: index,
+      start: branch.start,
+      tokens: [...branch.tokens.slice(0, index), token],
+      next: null,
+      reason: ends ? "stop" : "",
+    });
     selectToken(index, { follow: true });
     if (ends) {
       status.textContent = ENDINGS.stop;
@@ -234,7 +294,19 @@ export async function mount(element, context) {
         return h(
           "li",
           { style: { "--depth": depth } },
-          h("button", { type: "button", class: "plain branch", "aria-pressed": String(branch === current), onclick: () => (stop(), show(branch), showBranches()) }, h("b", {}, `${branch.number}`), " ", branch.parent ? h("span", {}, `token ${branch.at + 1}: `, h("code", {}, first)) : first, h("small", { class: "quiet" }, detail)),
+          h(
+            "button",
+            {
+              type: "button",
+              class: "plain branch",
+              "aria-pressed": String(branch === current),
+              onclick: () => (stop(), show(branch), showBranches()),
+            },
+            h("b", {}, `${branch.number}`),
+            " ",
+            branch.parent ? h("span", {}, `token ${branch.at + 1}: `, h("code", {}, first)) : first,
+            h("small", { class: "quiet" }, detail),
+          ),
         );
       }),
     );
@@ -252,7 +324,11 @@ export async function mount(element, context) {
     selected = null;
     follows = true;
     tokens.replaceChildren(...(branch?.tokens ?? []).map((token, index) => tokenElement(token, index)));
-    if (branch?.next) tokens.append(h("span", { class: "piece next-place", role: "option", dataset: { index: branch.tokens.length } }, "…"));
+    if (branch?.next) tokens.append(h(
+      "span",
+      { class: "piece next-place", role: "option", dataset: { index: branch.tokens.length } },
+      "…",
+    ));
     if (branch?.tokens.length) selectToken(branch.next ? branch.tokens.length : branch.tokens.length - 1, { follow: true });
     else showDistribution();
     if (branch?.reason) status.textContent = ENDINGS[branch.reason];
@@ -270,7 +346,11 @@ export async function mount(element, context) {
   }
 
   function tokenElement(token, index) {
-    const place = h("span", { class: "piece", role: "option", id: `token-${index}`, "aria-selected": "false", dataset: { index }, title: titleOf(token) }, tokenText(token.text));
+    const place = h(
+      "span",
+      { class: "piece", role: "option", id: `token-${index}`, "aria-selected": "false", dataset: { index }, title: titleOf(token) },
+      tokenText(token.text),
+    );
     heat(place, token);
     return place;
   }
@@ -278,7 +358,8 @@ export async function mount(element, context) {
   function titleOf(token) {
     if (token.bits === undefined) return tokenLabel(token.text);
     if (token.true_bits === undefined) return `${tokenLabel(token.text)}: ${formatBits(token.bits)} bits`;
-    return `${tokenLabel(token.text)}: model ${formatBits(token.bits)} bits, truly ${token.true_bits === null ? "impossible here" : `${formatBits(token.true_bits)} bits`}`;
+    const truth = token.true_bits === null ? "impossible here" : `${formatBits(token.true_bits)} bits`;
+    return `${tokenLabel(token.text)}: model ${formatBits(token.bits)} bits, truly ${truth}`;
   }
 
   function valueOf(token) {
@@ -299,7 +380,10 @@ export async function mount(element, context) {
       if (token) heat(place, token);
     }
     scale.replaceChildren(
-      ...(colour === "excess" ? [h("span", {}, `−${FULL_HEAT.excess}`), h("i", { class: "both" })] : [h("span", {}, "0"), h("i", {})]),
+      ...(colour === "excess" ? [
+        h("span", {}, `−${FULL_HEAT.excess}`),
+        h("i", { class: "both" }),
+      ] : [h("span", {}, "0"), h("i", {})]),
       h("span", {}, `${FULL_HEAT[colour]} bits`),
     );
   }
@@ -323,7 +407,10 @@ export async function mount(element, context) {
     const last = tokens.children.length - 1;
     const moves = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -10, ArrowDown: 10, Home: -Infinity, End: Infinity };
     if (event.key === "Enter") candidates.querySelector("button")?.focus();
-    else if (event.key in moves && last >= 0) selectToken(Math.min(last, Math.max(0, (selected ?? 0) + moves[event.key])), { focus: true });
+    else if (event.key in moves && last >= 0) selectToken(
+      Math.min(last, Math.max(0, (selected ?? 0) + moves[event.key])),
+      { focus: true },
+    );
     else return;
     event.preventDefault();
   });
@@ -368,11 +455,19 @@ export async function mount(element, context) {
         rows.push(["True, bits", formatBits(total.true, 1), mean(total.true, 2)]);
         rows.push(["Excess, bits", formatBits(total.excess, 1), mean(total.excess, 3)]);
         rows.push(["… expected", formatBits(total.expected, 1), mean(total.expected, 3)]);
-        rows.push(["In the grammar", total.isInGrammar ? "all" : String(total.numTrue), total.isInGrammar ? "" : "tokens with true bits"]);
+        rows.push([
+          "In the grammar",
+          total.isInGrammar ? "all" : String(total.numTrue),
+          total.isInGrammar ? "" : "tokens with true bits",
+        ]);
       }
       figures.replaceChildren(...rows.map((row) => figure(...row)));
       const series = [{ name: "model", colour: "var(--c1)", points: branch.tokens.map((token, index) => [index + 1, token.bits]) }];
-      if (hasTruth) series.push({ name: "grammar", colour: "var(--c2)", points: branch.tokens.map((token, index) => [index + 1, token.true_bits]) });
+      if (hasTruth) series.push({
+        name: "grammar",
+        colour: "var(--c2)",
+        points: branch.tokens.map((token, index) => [index + 1, token.true_bits]),
+      });
       chart.update({ title: "Surprise of each token", x: { label: "token" }, y: { label: "bits" }, series, references: [] });
     });
   }
@@ -382,16 +477,27 @@ export async function mount(element, context) {
   function showDistribution() {
     const token = current?.tokens[selected];
     const before = token ? token.before : current?.next;
-    distributionTitle.replaceChildren("Token ", selected === null ? "" : String(selected + 1), token ? h("code", {}, ` ${tokenLabel(token.text)}`) : "");
+    distributionTitle.replaceChildren(
+      "Token ",
+      selected === null ? "" : String(selected + 1),
+      token ? h("code", {}, ` ${tokenLabel(token.text)}`) : "",
+    );
     if (!before) {
       facts.replaceChildren();
-      candidates.replaceChildren(h("p", { class: "quiet" }, current ? "No token is predicted here." : "Select a token of the text to see what else was possible."));
+      const reason = current ? "No token is predicted here." : "Select a token of the text to see what else was possible.";
+      candidates.replaceChildren(h("p", { class: "quiet" }, reason));
       return;
     }
     const truth = before.true_entropy !== undefined;
     const rows = [];
-    const pair = (model, trueValue) => [h("span", { class: "of-model" }, model), truth ? h("span", { class: "of-truth" }, trueValue) : null];
-    if (token) rows.push(["Surprise, bits", pair(formatBits(token.bits), token.true_bits === null ? "impossible" : formatBits(token.true_bits))]);
+    const pair = (model, trueValue) => [
+      h("span", { class: "of-model" }, model),
+      truth ? h("span", { class: "of-truth" }, trueValue) : null,
+    ];
+    if (token) rows.push([
+      "Surprise, bits",
+      pair(formatBits(token.bits), token.true_bits === null ? "impossible" : formatBits(token.true_bits)),
+    ]);
     rows.push(["Entropy, bits", pair(formatBits(before.entropy), formatBits(before.true_entropy))]);
     if (token && truth) rows.push(["Excess, bits", token.true_bits === null ? "–" : formatBits(token.bits - token.true_bits)]);
     if (truth) rows.push(["Expected excess", formatBits(before.expected_excess, 3)]);
@@ -401,14 +507,37 @@ export async function mount(element, context) {
     const largest = Math.max(...before.candidates.map((each) => Math.max(each.p, each.true ?? 0)));
     const bar = (share, kind) => h("i", { class: `bar ${kind}`, style: { "--share": `${(100 * share) / largest}%` } });
     candidates.replaceChildren(
-      h("div", { class: "candidate-head quiet" }, h("span", {}, "token"), h("span", {}, h("span", { class: "of-model" }, "model"), truth ? h("span", { class: "of-truth" }, "grammar") : null, h("span", { class: "drawn", title: "The probability under the temperature and filters" }, "drawn"))),
+      h(
+        "div",
+        { class: "candidate-head quiet" },
+        h("span", {}, "token"),
+        h(
+          "span",
+          {},
+          h("span", { class: "of-model" }, "model"),
+          truth ? h("span", { class: "of-truth" }, "grammar") : null,
+          h("span", { class: "drawn", title: "The probability under the temperature and filters" }, "drawn"),
+        ),
+      ),
       ...before.candidates.map((each) =>
         h(
           "button",
-          { type: "button", class: "plain candidate", "aria-current": token && each.id === token.id ? "true" : null, onclick: () => branchAt(index, each), title: "Continue with this token in a new branch" },
+          {
+            type: "button",
+            class: "plain candidate",
+            "aria-current": token && each.id === token.id ? "true" : null,
+            onclick: () => branchAt(index, each),
+            title: "Continue with this token in a new branch",
+          },
           h("code", {}, tokenLabel(each.text)),
           h("span", { class: "bars" }, bar(each.p, "model"), truth ? bar(each.true, "truth") : null),
-          h("span", { class: "numbers" }, h("span", { class: "of-model" }, formatProbability(each.p)), truth ? h("span", { class: "of-truth" }, formatProbability(each.true)) : null, h("span", { class: "drawn quiet" }, formatProbability(each.drawn))),
+          h(
+            "span",
+            { class: "numbers" },
+            h("span", { class: "of-model" }, formatProbability(each.p)),
+            truth ? h("span", { class: "of-truth" }, formatProbability(each.true)) : null,
+            h("span", { class: "drawn quiet" }, formatProbability(each.drawn)),
+          ),
         ),
       ),
     );
