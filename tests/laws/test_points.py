@@ -53,10 +53,11 @@ def test_points_are_read_from_the_results_of_a_sweep() -> None:
         ({"loss": 0.1}, "loss"),
         ({"tokens": 0}, None),
         ({"parameters": "many"}, "points[1].parameters"),
+        ({"parameters": 10**400}, "points[1].parameters"),
         ({"seed": 0}, "seed"),
         ({"floor": 0.25}, "floor"),
     ],
-    ids=["below the floor", "no tokens", "a word", "a duplicate", "another floor"],
+    ids=["below the floor", "no tokens", "a word", "a huge number", "a duplicate", "another floor"],
 )
 def test_wrong_points_are_rejected(tmp_path: Path, change: dict[str, Any], key: str | None) -> None:
     path = write(tmp_path / "points.json", {"points": [POINT, POINT | {"seed": 1} | change]})
@@ -70,6 +71,16 @@ def test_wrong_points_are_rejected(tmp_path: Path, change: dict[str, Any], key: 
 def test_values_that_are_not_finite_are_rejected(value: float) -> None:
     with pytest.raises(UsageError):
         Points(points=[Point(parameters=1e6, tokens=1e8, loss=value)])
+
+
+@pytest.mark.parametrize(
+    ("change", "key"),
+    [({"mentions_per_token": 0}, "mentions_per_token"), ({"world": {"exponent": "nan"}}, "exponent")],
+)
+def test_a_wrong_world_is_rejected(tmp_path: Path, change: dict[str, Any], key: str) -> None:
+    with pytest.raises(BytewrightError) as caught:
+        read_points(write(tmp_path / "points.json", {"points": [POINT], **change}))
+    assert caught.value.key == key
 
 
 def test_no_points_are_rejected(tmp_path: Path) -> None:

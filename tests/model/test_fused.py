@@ -192,28 +192,50 @@ def test_without_grad_mode_the_loss_computes_no_gradient() -> None:
 
 COMPILED = """
 import torch
-from bytewright.model import ModelConfig, TransformerLM
+from bytewright.model import Linear, ModelConfig, TransformerLM
 from bytewright.model.fused import linear_cross_entropy
+from bytewright.registry import feed_forwards, positions
 
-model = TransformerLM(ModelConfig(vocab_size=50, context_length=12, d_model=16, num_layers=1, num_heads=4,
-                                  num_kv_heads=2, qk_norm=True))
+@feed_forwards.register("relu2")
+class SquaredReLU(torch.nn.Module):
+    def __init__(self, d_model: int, d_ff: int) -> None:
+        super().__init__()
+        self.up, self.down = Linear(d_model, d_ff), Linear(d_ff, d_model)
+
+    def forward(self, x):
+        return self.down(self.up(x).relu() ** 2)
+
+@positions.register("learned")
+class Learned(torch.nn.Module):
+    place = "embeddings"
+
+    def __init__(self, d_model: int, max_seq_len: int) -> None:
+        super().__init__()
+        self.table = torch.nn.Parameter(torch.randn(max_seq_len, d_model))
+
+    def forward(self, x, token_positions):
+        return x + self.table[token_positions]
+
+sizes = dict(vocab_size=50, context_length=12, d_model=16, num_layers=1, num_heads=4)
 ids, targets = torch.randint(0, 50, (2, 3, 12)).to(torch.uint16)
+for parts in (dict(num_kv_heads=2, qk_norm=True), dict(ffn="relu2", position="learned")):
+    model = TransformerLM(ModelConfig(**sizes, **parts))
 
-def loss(ids, targets):
-    return linear_cross_entropy(model.hidden_states(ids), model.output_weight, targets, chunk_size=20)
+    def loss(ids, targets):
+        return linear_cross_entropy(model.hidden_states(ids), model.output_weight, targets, chunk_size=20)
 
-def gradients(function):
-    model.zero_grad()
-    function(ids, targets).backward()
-    return [parameter.grad.clone() for parameter in model.parameters()]
+    def gradients(function):
+        model.zero_grad()
+        function(ids, targets).backward()
+        return [parameter.grad.clone() for parameter in model.parameters()]
 
-compiled = torch.compile(loss, backend="aot_eager", fullgraph=True)
-for ours, expected in zip(gradients(compiled), gradients(loss)):
-    torch.testing.assert_close(ours, expected)
+    compiled = torch.compile(loss, backend="aot_eager", fullgraph=True)
+    for ours, expected in zip(gradients(compiled), gradients(loss)):
+        torch.testing.assert_close(ours, expected)
 """
 
 
-def test_the_fused_model_compiles_into_one_graph() -> None:
+def test_the_fused_model_and_parts_of_users_compile_into_one_graph() -> None:
     # In a separate process, because the run-time type checks of the tests must not be traced.
     source = Path(__file__).parents[2] / "src"
     environment = {**os.environ, "PYTHONPATH": str(source)}

@@ -24,7 +24,6 @@ from bytewright.model.transformer import weight_shapes
 from bytewright.registry import Registry, attentions, feed_forwards, norms, positions
 from model_choices import CHOICES, SMALL, small_config
 from rejection import rejects
-from runs import rerun_unchecked
 
 IDS = torch.arange(24).reshape(2, 12) % SMALL.vocab_size
 
@@ -120,16 +119,6 @@ def test_a_registered_class_is_part_of_the_model_at_once(
     other = TransformerLM(dataclasses.replace(config, implementation=name))
     other.load_state_dict(model.state_dict())
     torch.testing.assert_close(model(IDS), other(IDS))
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the compiler's own
-def test_a_model_with_a_part_of_a_user_can_be_compiled(request: pytest.FixtureRequest) -> None:
-    if rerun_unchecked(request):
-        return
-    torch.manual_seed(0)
-    model = TransformerLM(dataclasses.replace(SMALL, ffn="relu2", position="learned"))
-    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
-    torch.testing.assert_close(compiled(IDS), model(IDS))
 
 
 def test_options_reach_the_constructor_with_the_declared_type() -> None:

@@ -34,7 +34,7 @@ def test_a_text_ends_before_the_first_stop_string() -> None:
         found = [(text.find(stop) + len(stop), text.find(stop)) for stop in stops if stop in text]
         places = [start for end, start in found if end == min(found)[0]]
         expected = (text[: min(places)], True) if places else (text, False)
-        assert write(text, stops) == expected, (text, stops)
+        assert write(text, stops, piece=generator.randint(1, 4)) == expected, (text, stops)
 
 
 def test_tokens_after_a_stop_string_are_not_counted() -> None:

@@ -140,7 +140,7 @@ def test_a_stream_has_the_text_of_the_response_and_its_usage(client: openai.Open
 
 def test_streams_never_cut_a_character(server: RunningServer, words: Tokenizer) -> None:
     """Tokens of this model are often single bytes; each piece is whole characters, or U+FFFD as decoded."""
-    for seed in range(20):
+    for seed in range(6):
         options = {"prompt": "é", "max_tokens": 60, "seed": seed, "temperature": 2.0}
         whole = server.complete(**options)
         pieces = []
@@ -181,6 +181,17 @@ def test_a_prompt_is_scored_without_new_tokens(client: openai.OpenAI) -> None:
     assert response.choices[0].text == "a cat"
     assert response.usage is not None
     assert response.usage.completion_tokens == 0
+
+
+def test_a_prompt_of_one_token_is_echoed_before_the_text(server: RunningServer, words: Tokenizer) -> None:
+    """It has no scores, because its only token is not predicted."""
+    (id,) = words.encode("O")
+    options = {"prompt": [id], "max_tokens": 5, "temperature": 0}
+    text = server.complete(**options)["choices"][0]["text"]
+    (choice,) = server.complete(**options, echo=True, logprobs=1)["choices"]
+    assert choice["text"] == "O" + text
+    assert choice["logprobs"]["token_logprobs"][0] is None
+    assert choice["logprobs"]["text_offset"][:2] == [0, 1]
 
 
 def test_stop_strings_are_found_across_tokens(server: RunningServer, words: Tokenizer) -> None:

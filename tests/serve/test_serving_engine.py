@@ -14,7 +14,7 @@ from bytewright.errors import UsageError
 from bytewright.generate import Generator, SamplingConfig
 from bytewright.generate.interpret import token_losses
 from bytewright.serve.engine import EngineClosedError, Job, QueueFullError, Update
-from jobs import CONFIG, HANG_SECONDS, RunningEngine, make_model, random_job, running_engine
+from jobs import CONFIG, RunningEngine, make_model, random_job, running_engine
 from rejection import rejects
 
 GREEDY = SamplingConfig(max_new_tokens=8, temperature=0.0)
@@ -143,6 +143,17 @@ def test_the_queue_is_bounded_by_tokens() -> None:
         running.engine.submit([Job([5], GREEDY)])
 
 
+def test_a_limit_beyond_the_context_counts_as_the_context() -> None:
+    """Clients often request more tokens than the context has."""
+    limit = 2 * CONFIG.context_length
+    running = RunningEngine(make_model(), num_slots=1, max_waiting=10, max_waiting_tokens=limit)
+    jobs = [Job([5], SamplingConfig(max_new_tokens=10**6)) for _ in range(3)]
+    running.engine.submit(jobs[:2])
+    assert running.engine.stats().num_waiting_tokens == limit
+    with pytest.raises(QueueFullError):
+        running.engine.submit(jobs[2:])
+
+
 def test_a_closed_engine_finishes_accepted_jobs_and_rejects_others() -> None:
     with running_engine(make_model(), num_slots=1) as running:
         jobs = [Job([5], GREEDY) for _ in range(3)]
@@ -150,7 +161,6 @@ def test_a_closed_engine_finishes_accepted_jobs_and_rejects_others() -> None:
         running.engine.close()
         with pytest.raises(EngineClosedError):
             running.engine.submit([Job([5], GREEDY)])
-        assert running.engine.wait_until_idle(HANG_SECONDS)
         assert [len(result.ids) for result in running.wait(jobs)] == [GREEDY.max_new_tokens] * 3
 
 

@@ -1,4 +1,4 @@
-"""A small run on stories, for the tests of what is known about such models."""
+"""A small run on generated stories, for tests that compare a model with the true probabilities."""
 
 from __future__ import annotations
 

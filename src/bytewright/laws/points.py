@@ -24,7 +24,7 @@ import numpy as np
 from jaxtyping import Float64, Int64
 
 from bytewright.corpus.worldbook import World
-from bytewright.errors import FormatError, UsageError
+from bytewright.errors import FormatError, UsageError, wrong_value
 from bytewright.experiments.inputs import read_inputs
 from bytewright.experiments.records import RunRecord
 from bytewright.storage.json_reader import Json, read_json
@@ -76,6 +76,8 @@ class Points:
 
     def __post_init__(self) -> None:
         check_points(self.points)
+        if self.mentions_per_token is not None and not self.mentions_per_token > 0:
+            raise wrong_value("mentions_per_token", "a number above 0", self.mentions_per_token)
 
     def __len__(self) -> int:
         return len(self.points)
@@ -178,10 +180,11 @@ def parse_points(file: Json) -> Points:
     points = [_parse_point(each) for each in file["points"].elements()]
     known = file.as_object()
     texts = {name: file[name].as_text() for name in ("unit", "title") if name in known}
+    mentions = file.get("mentions_per_token")
     return Points(
         points=points,
         world=_parse_world(file["world"]) if known.get("world") else None,
-        mentions_per_token=_number(file["mentions_per_token"]) if known.get("mentions_per_token") else None,
+        mentions_per_token=None if mentions.value is None else _number(mentions),
         **texts,
     )
 

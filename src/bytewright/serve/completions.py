@@ -41,7 +41,8 @@ class _Choice:
         self.prompt_text, self.prompt = request.prompts[index // request.n]
         has_logprobs = request.logprobs is not None
         self.text = ChoiceText(service.loaded.tokenizer, request.stop, has_logprobs=has_logprobs)
-        self.must_echo, self.waits_for_scores = request.echo, request.echo and has_logprobs
+        self.must_echo = request.echo
+        self.waits_for_scores = request.echo and has_logprobs and len(self.prompt) > 1
         self.last_token = 0.0
         self.reason: str | None = None
 

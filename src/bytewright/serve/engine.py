@@ -91,11 +91,6 @@ class Job:
     """Whether to report scores of the prompt, too."""
     is_cancelled: bool = field(default=False, init=False)
 
-    @property
-    def num_tokens(self) -> int:
-        """The largest number of tokens that the job can have."""
-        return len(self.prompt) + self.sampling.max_new_tokens
-
 
 @dataclass(eq=False)
 class _Running:
@@ -207,7 +202,7 @@ class Engine:
                 raise EngineClosedError("the engine has failed; restart the server")
             if self._is_closed:
                 raise EngineClosedError("the server is shutting down")
-            num_tokens = sum(job.num_tokens for job in jobs)
+            num_tokens = sum(map(self._max_tokens, jobs))
             num_free = len(self._free_slots()) - len(self._waiting)
             is_full = (
                 len(self._waiting) + len(jobs) > self.max_waiting
@@ -241,11 +236,6 @@ class Engine:
         if self._thread.ident is not None:
             self._thread.join()
 
-    def wait_until_idle(self, seconds: float) -> bool:
-        """Wait until no job is left, at most for some seconds; return whether none is."""
-        with self._changed:
-            return self._changed.wait_for(lambda: not self._waiting and not self._running, seconds)
-
     def stats(self) -> EngineStats:
         """Return the current counters."""
         with self._changed:
@@ -257,6 +247,10 @@ class Engine:
     def has_equal_rows(self) -> bool:
         """Whether ids do not depend on the slot of a job, down to the last bit of the logits."""
         return self.batch.has_equal_rows
+
+    def _max_tokens(self, job: Job) -> int:
+        """Return the largest number of tokens that a job can have."""
+        return min(len(job.prompt) + job.sampling.max_new_tokens, self.config.context_length)
 
     def _seconds_of_queue(self) -> int:
         """Return an estimate of when the queue is shorter."""
@@ -282,8 +276,6 @@ class Engine:
     def _wait_for_work(self) -> bool:
         """Wait until there is a job; return False if the thread must end."""
         with self._changed:
-            if not self._running and not self._waiting:
-                self._changed.notify_all()
             self._changed.wait_for(lambda: self._must_stop or self._running or self._waiting)
             return not self._must_stop
 
@@ -308,10 +300,10 @@ class Engine:
                 self._release(running, is_clean=False)
             for job in [job for job in self._waiting if job.is_cancelled]:
                 self._waiting.remove(job)
-                self._stats.num_waiting_tokens -= job.num_tokens
+                self._stats.num_waiting_tokens -= self._max_tokens(job)
             for slot in self._free_slots()[: len(self._waiting)]:
                 job = self._waiting.popleft()
-                self._stats.num_waiting_tokens -= job.num_tokens
+                self._stats.num_waiting_tokens -= self._max_tokens(job)
                 room = min(self.config.context_length - len(job.prompt), job.sampling.max_new_tokens)
                 self._running[slot] = _Running(job, slot, room)
 

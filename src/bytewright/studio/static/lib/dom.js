@@ -50,10 +50,10 @@ export function field(label, control, hint = "") {
 }
 
 /**
- * Return a slider with its label and value. Options: label, value, onInput(value), format(value), hint, and
+ * Return a slider with its label and value. Options: label, value, onInput(value), format(value), and
  * either `values` (the list of positions) or min, max and step. The returned element has get() and set(value).
  */
-export function slider({ label, value, values = null, min = 0, max = 1, step = 1, format = String, hint = "", onInput }) {
+export function slider({ label, value, values = null, min = 0, max = 1, step = 1, format = String, onInput }) {
   const position = (wanted) => (values ? nearest(values, wanted) : wanted);
   const read = () => (values ? values[Number(input.value)] : Number(input.value));
   const input = h(
@@ -73,14 +73,8 @@ export function slider({ label, value, values = null, min = 0, max = 1, step = 1
     onInput?.(read());
   });
   show();
-  const note = hint ? h("small", { class: "quiet" }, hint) : null;
-  const element = h(
-    "div",
-    { class: "field slider" },
-    h("div", { class: "row" }, h("label", { for: input.id }, label), output),
-    input,
-    note,
-  );
+  const heading = h("div", { class: "row" }, h("label", { for: input.id }, label), output);
+  const element = h("div", { class: "field slider" }, heading, input);
   element.get = read;
   element.set = (wanted) => {
     input.value = position(wanted);

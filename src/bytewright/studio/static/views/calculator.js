@@ -44,12 +44,11 @@ class Calculator {
   }
 
   build(element) {
-    const size = (name, label, values, hint = "") => slider({
+    const size = (name, label, values) => slider({
       label,
       values: withValue(values, this.shape[name]),
       value: this.shape[name],
       format: formatInteger,
-      hint,
       onInput: (value) => this.change({ [name]: value }),
     });
     this.preset = select(

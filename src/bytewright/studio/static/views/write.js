@@ -4,7 +4,7 @@
  * A branch is a list of tokens. Each token has its surprise in bits and the distribution before it, in which
  * another token can be chosen: that starts a new branch. Branches are kept until the user leaves the view.
  */
-import { isAbort, postJson, showError, streamEvents } from "../lib/api.js";
+import { isAbort, postJson, streamEvents } from "../lib/api.js";
 import { lineChart } from "../lib/chart.js";
 import { choice, field, figure, h, select, slider } from "../lib/dom.js";
 import { formatBits, formatProbability, isEndToken, tokenLabel, tokenText } from "../lib/format.js";
@@ -548,5 +548,4 @@ export async function mount(element, context) {
   paint();
   show(null);
   showBranches();
-  if (params.has("prompt") && params.get("auto") === "1") start(true).catch((error) => showError(candidates, error));
 }
