@@ -1,4 +1,4 @@
-"""A GGUF file contains the model, its tokenizer and its metadata; what it cannot represent is refused."""
+"""A GGUF file contains the model, its tokenizer and its metadata; what it cannot represent is rejected."""
 
 from __future__ import annotations
 

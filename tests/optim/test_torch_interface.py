@@ -307,7 +307,7 @@ def test_zero_grad_removes_or_zeroes_the_gradients(make: Make) -> None:
 
 
 @pytest.mark.parametrize("make", ALL)
-def test_hooks_are_called_and_a_training_step_calls_them_too(make: Make) -> None:
+def test_hooks_are_called(make: Make) -> None:
     parameters = make_parameters()
     optimizer = make(parameters)
     calls: list[str] = []
