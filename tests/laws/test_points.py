@@ -53,11 +53,10 @@ def test_points_are_read_from_the_results_of_a_sweep() -> None:
         ({"loss": 0.1}, "loss"),
         ({"tokens": 0}, None),
         ({"parameters": "many"}, "points[1].parameters"),
-        ({"parameters": 10**400}, "points[1].parameters"),
         ({"seed": 0}, "seed"),
         ({"floor": 0.25}, "floor"),
     ],
-    ids=["below the floor", "no tokens", "a word", "a huge number", "a duplicate", "another floor"],
+    ids=["below the floor", "no tokens", "a word", "a duplicate", "another floor"],
 )
 def test_wrong_points_are_rejected(tmp_path: Path, change: dict[str, Any], key: str | None) -> None:
     path = write(tmp_path / "points.json", {"points": [POINT, POINT | {"seed": 1} | change]})

@@ -24,7 +24,7 @@ from bytewright.train.run import write_imported_model
 HANG_SECONDS = 300
 
 LIMITS = ("--slots", "2", "--max-waiting", "6", "--max-body-kb", "64")
-QUICK = ("--read-seconds", "6", "--write-seconds", "1")
+QUICK = ("--read-seconds", "3", "--write-seconds", "1")
 """Options of a server with a small queue, and with short timeouts."""
 GOOD = {"prompt": "Once upon a time", "max_tokens": 12, "temperature": 0, "logprobs": 2}
 LONG = {"prompt": "Once upon a time", "max_tokens": 80, "temperature": 0}
