@@ -7,11 +7,16 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from synthetic import TRUE, law_points
 
+from bytewright.corpus.worldbook import World
 from bytewright.errors import BytewrightError, UsageError
+from bytewright.laws.analysis import analyse, to_json
+from bytewright.laws.law import Law
 from bytewright.laws.points import Point, Points, read_points
+from bytewright.train.metrics import finite
 from conftest import RunCommand
 
 POINT: dict[str, Any] = {"parameters": 1e6, "tokens": 1e8, "seed": 0, "loss": 0.3, "floor": 0.2}
@@ -108,6 +113,34 @@ def test_the_command_writes_a_page_and_json(tmp_path: Path, run: RunCommand) -> 
     low, high = fitted["values"]["a"]["interval"]
     assert low < fitted["values"]["a"]["value"] < high
     assert [each["name"] for each in written["predictions"]] == ["a (parameters)", "b (tokens)"]
+
+
+@pytest.mark.filterwarnings("error")  # of NumPy
+@pytest.mark.parametrize("kind", ["small world", "flat", "only parameters"])
+def test_points_that_a_law_does_not_describe_are_analysed(kind: str) -> None:
+    """A world whose people all fit into the largest model, and losses without a term of the law."""
+    points = law_points(noise=1e-3, num_seeds=2, num_sizes=3, levels=(1e15, 4e15, 1.6e16))
+    if kind == "small world":
+        points = dataclasses.replace(points, world=World(num_people=1000), mentions_per_token=0.01)
+    else:
+        random = np.random.default_rng(0)
+        law = Law(limit=1.0, size_scale=10.0, size_exponent=0.3, data_scale=0.0, data_exponent=0.3)
+        changed = [
+            dataclasses.replace(
+                point,
+                floor=None,
+                loss=(1.0 if kind == "flat" else float(law.loss(point.parameters, point.tokens)))
+                + 1e-4 * random.normal(),
+            )
+            for point in points.points
+        ]
+        points = Points(points=changed)
+    analysis = analyse(points, num_resamples=4)
+    assert json.dumps(finite(to_json(analysis)), allow_nan=False)
+    assert [each.local for each in analysis.predictions][:1] == ([None] if kind == "small world" else [])
+    for level in analysis.levels:
+        assert analysis.main.law.best_size(level.parabola.flops) >= 0
+    assert all("FLOPs" in note for note in analysis.notes if "minimum at" in note or "losses at" in note)
 
 
 def test_the_command_rejects_a_sweep_of_one_size(run: RunCommand) -> None:

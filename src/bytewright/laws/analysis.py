@@ -148,7 +148,8 @@ def _fit_levels(
         try:
             parabola = fit_parabola(part)
         except UsageError as error:
-            notes.append(f"{str(error).capitalize()}.")
+            message = str(error)
+            notes.append(f"{message[0].upper()}{message[1:]}.")
             continue
 
         def fit(losses: Vector, part: Points = part) -> dict[str, float]:

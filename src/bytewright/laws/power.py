@@ -169,11 +169,11 @@ class _Inner:
                 jacobian = jacobian / prediction[:, None]
             step = np.linalg.lstsq(jacobian * weight[:, None], residual * weight, rcond=None)[0]
             size = 1.0
-            while (found := self._objective(values + size * step)) > current and size > 1e-3:
+            while (found := self._objective(values + size * step)) > current or found == np.inf:
                 size /= 2
+                if size < 1e-3:
+                    return None
             values = values + size * step
-            if not found <= current:
-                return None
             if current - found <= 1e-9 * found:
                 return (*self.split(values[:-num_terms]), values[-num_terms:], found)
             current = found
