@@ -235,7 +235,7 @@ for parts in (dict(num_kv_heads=2, qk_norm=True), dict(ffn="relu2", position="le
 """
 
 
-def test_the_fused_model_and_parts_of_users_compile_into_one_graph() -> None:
+def test_the_fused_model_compiles_into_one_graph() -> None:
     # In a separate process, because the run-time type checks of the tests must not be traced.
     source = Path(__file__).parents[2] / "src"
     environment = {**os.environ, "PYTHONPATH": str(source)}
