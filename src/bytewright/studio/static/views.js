@@ -18,7 +18,8 @@
  *
  * Shared modules: `lib/dom.js` (elements and controls), `lib/api.js` (requests, streams of events, errors),
  * `lib/chart.js` (charts with labelled axes), `lib/format.js` (numbers and tokens as text), `lib/theme.js`
- * (colours), `lib/model_picker.js` (choice of a model).
+ * (colours), `lib/model_picker.js` (choice of a model). Two modules draw a part of one view:
+ * `lib/run_details.js` and `lib/distribution.js`.
  * Insert data as text only, as `h("p", {}, text)` does; innerHTML is not used anywhere.
  */
 export const VIEWS = [

@@ -6,8 +6,9 @@
  */
 import { isAbort, postJson, streamEvents } from "../lib/api.js";
 import { lineChart } from "../lib/chart.js";
+import { drawCandidates, drawFacts } from "../lib/distribution.js";
 import { choice, field, figure, h, select, slider } from "../lib/dom.js";
-import { formatBits, formatProbability, isEndToken, tokenLabel, tokenText } from "../lib/format.js";
+import { formatBits, isEndToken, tokenLabel, tokenText } from "../lib/format.js";
 import { noModels, pickModel } from "../lib/model_picker.js";
 
 const MAX_BRANCHES = 24;
@@ -488,59 +489,9 @@ export async function mount(element, context) {
       candidates.replaceChildren(h("p", { class: "quiet" }, reason));
       return;
     }
-    const truth = before.true_entropy !== undefined;
-    const rows = [];
-    const pair = (model, trueValue) => [
-      h("span", { class: "of-model" }, model),
-      truth ? h("span", { class: "of-truth" }, trueValue) : null,
-    ];
-    if (token) rows.push([
-      "Surprise, bits",
-      pair(formatBits(token.bits), token.true_bits === null ? "impossible" : formatBits(token.true_bits)),
-    ]);
-    rows.push(["Entropy, bits", pair(formatBits(before.entropy), formatBits(before.true_entropy))]);
-    if (token && truth) rows.push(["Excess, bits", token.true_bits === null ? "–" : formatBits(token.bits - token.true_bits)]);
-    if (truth) rows.push(["Expected excess", formatBits(before.expected_excess, 3)]);
-    if (truth) rows.push(["Possible tokens", String(before.num_possible)]);
-    facts.replaceChildren(...rows.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
+    facts.replaceChildren(...drawFacts(token, before));
     const index = selected;
-    const largest = Math.max(...before.candidates.map((each) => Math.max(each.p, each.true ?? 0)));
-    const bar = (share, kind) => h("i", { class: `bar ${kind}`, style: { "--share": `${(100 * share) / largest}%` } });
-    candidates.replaceChildren(
-      h(
-        "div",
-        { class: "candidate-head quiet" },
-        h("span", {}, "token"),
-        h(
-          "span",
-          {},
-          h("span", { class: "of-model" }, "model"),
-          truth ? h("span", { class: "of-truth" }, "grammar") : null,
-          h("span", { class: "drawn", title: "The probability under the temperature and filters" }, "drawn"),
-        ),
-      ),
-      ...before.candidates.map((each) =>
-        h(
-          "button",
-          {
-            type: "button",
-            class: "plain candidate",
-            "aria-current": token && each.id === token.id ? "true" : null,
-            onclick: () => branchAt(index, each),
-            title: "Continue with this token in a new branch",
-          },
-          h("code", {}, tokenLabel(each.text)),
-          h("span", { class: "bars" }, bar(each.p, "model"), truth ? bar(each.true, "truth") : null),
-          h(
-            "span",
-            { class: "numbers" },
-            h("span", { class: "of-model" }, formatProbability(each.p)),
-            truth ? h("span", { class: "of-truth" }, formatProbability(each.true)) : null,
-            h("span", { class: "drawn quiet" }, formatProbability(each.drawn)),
-          ),
-        ),
-      ),
-    );
+    candidates.replaceChildren(...drawCandidates(token, before, (candidate) => branchAt(index, candidate)));
   }
 
   setTruth(false);

@@ -1,0 +1,69 @@
+/**
+ * The distribution of the next token, as `/api/write` describes it: of the model, and the true one of the
+ * grammar if there is one.
+ */
+import { h } from "./dom.js";
+import { formatBits, formatProbability, tokenLabel } from "./format.js";
+
+/** Return entries of a <dl>: the entropy of a distribution, and the surprise of the chosen token, if any. */
+export function drawFacts(token, distribution) {
+  const hasTruth = distribution.true_entropy !== undefined;
+  const rows = [];
+  const pair = (model, truth) => [
+    h("span", { class: "of-model" }, model),
+    hasTruth ? h("span", { class: "of-truth" }, truth) : null,
+  ];
+  if (token) {
+    const truth = token.true_bits === null ? "impossible" : formatBits(token.true_bits);
+    rows.push(["Surprise, bits", pair(formatBits(token.bits), truth)]);
+  }
+  rows.push(["Entropy, bits", pair(formatBits(distribution.entropy), formatBits(distribution.true_entropy))]);
+  if (token && hasTruth) {
+    rows.push(["Excess, bits", token.true_bits === null ? "–" : formatBits(token.bits - token.true_bits)]);
+  }
+  if (hasTruth) {
+    rows.push(["Expected excess", formatBits(distribution.expected_excess, 3)]);
+    rows.push(["Possible tokens", String(distribution.num_possible)]);
+  }
+  return rows.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value)));
+}
+
+/** Return a heading and a button for each candidate; `onChoose(candidate)` is called when one is pressed. */
+export function drawCandidates(token, distribution, onChoose) {
+  const hasTruth = distribution.true_entropy !== undefined;
+  const largest = Math.max(...distribution.candidates.map((each) => Math.max(each.p, each.true ?? 0)));
+  const bar = (share, kind) => h("i", { class: `bar ${kind}`, style: { "--share": `${(100 * share) / largest}%` } });
+  const columns = (className, model, truth, drawn) => h(
+    "span",
+    { class: className },
+    h("span", { class: "of-model" }, model),
+    hasTruth ? h("span", { class: "of-truth" }, truth) : null,
+    drawn,
+  );
+  const title = "The probability under the temperature and filters";
+  const heading = h(
+    "div",
+    { class: "candidate-head quiet" },
+    h("span", {}, "token"),
+    columns("", "model", "grammar", h("span", { class: "drawn", title }, "drawn")),
+  );
+  const buttons = distribution.candidates.map((each) => h(
+    "button",
+    {
+      type: "button",
+      class: "plain candidate",
+      "aria-current": token && each.id === token.id ? "true" : null,
+      onclick: () => onChoose(each),
+      title: "Continue with this token in a new branch",
+    },
+    h("code", {}, tokenLabel(each.text)),
+    h("span", { class: "bars" }, bar(each.p, "model"), hasTruth ? bar(each.true, "truth") : null),
+    columns(
+      "numbers",
+      formatProbability(each.p),
+      formatProbability(each.true),
+      h("span", { class: "drawn quiet" }, formatProbability(each.drawn)),
+    ),
+  ));
+  return [heading, ...buttons];
+}

@@ -1,0 +1,166 @@
+/** The details of the selected runs: figures, a comparison, samples, settings and links to reports. */
+import { figure, h } from "./dom.js";
+import { formatCount, formatFigure, formatInteger, formatSeconds, formatShare, isNumber } from "./format.js";
+
+/**
+ * Return the elements that describe runs. `settings` and `samples` are maps from the id of a run, and
+ * `colourOf(id)` is the colour of a run in the chart.
+ */
+export function drawDetails(runs, { settings, samples, colourOf }) {
+  const parts = [];
+  if (runs.length === 1) parts.push(drawOne(runs[0]));
+  else if (runs.length > 1) parts.push(drawComparison(runs, { settings, colourOf }));
+  const texts = drawSamples(runs, { samples, colourOf });
+  if (texts) parts.push(texts);
+  const values = runs.length === 1 ? (settings.get(runs[0].id) ?? {}) : {};
+  if (Object.keys(values).length) parts.push(drawSettings(values));
+  return parts;
+}
+
+function drawOne(run) {
+  let remark = run.detail;
+  if (!remark && isNumber(run.seconds_left)) remark = `about ${formatSeconds(run.seconds_left)} left`;
+  else if (!remark && run.ending && run.ending !== run.state) remark = `ended by ${run.ending}`;
+  const above = isNumber(run.floor) && isNumber(run.bits_per_byte) ? run.bits_per_byte - run.floor : null;
+  return h(
+    "section",
+    { class: "card", "aria-label": "Selected run" },
+    h("div", { class: "row" }, h("h2", { class: "path" }, run.name), drawReports(run)),
+    run.state === "broken"
+      ? h("div", { class: "notice problem" }, h("p", {}, "This run cannot be read: ", run.detail))
+      : h(
+          "dl",
+          { class: "figures" },
+          figure("state", run.state, remark),
+          figure("step", formatInteger(run.step), run.num_steps ? `of ${formatInteger(run.num_steps)}` : ""),
+          figure("validation loss", formatFigure(run.validation_loss), "nats per token"),
+          figure(
+            "bits per byte",
+            formatFigure(run.bits_per_byte),
+            above === null ? "" : `${formatFigure(above, 3)} above the floor`,
+          ),
+          figure(
+            "tokens",
+            formatCount(run.tokens),
+            isNumber(run.tokens_per_second) ? `${formatCount(run.tokens_per_second)} per second` : "",
+          ),
+          figure("time", formatSeconds(run.seconds), isNumber(run.mfu) ? `${formatShare(run.mfu)} of the peak` : ""),
+          figure("parameters", formatCount(run.parameters)),
+          figure("started", run.started ? run.started.slice(0, 10) : "–", run.started ? `${run.started.slice(11, 16)} UTC` : ""),
+        ),
+  );
+}
+
+function drawReports(run) {
+  return h(
+    "span",
+    { class: "end row" },
+    run.reports.map((report) => h(
+      "a",
+      { href: `/reports/${report.id}`, target: "_blank", rel: "noopener", title: report.name },
+      run.reports.length > 1 ? report.name : "Report",
+    )),
+  );
+}
+
+function drawComparison(runs, { settings: settingsOf, colourOf }) {
+  const rows = [
+    ["state", (run) => run.state],
+    ["step", (run) => formatInteger(run.step)],
+    ["validation loss", (run) => formatFigure(run.validation_loss)],
+    ["bits per byte", (run) => formatFigure(run.bits_per_byte)],
+    [
+      "above the floor",
+      (run) => (isNumber(run.floor) && isNumber(run.bits_per_byte) ? formatFigure(run.bits_per_byte - run.floor, 3) : "–"),
+    ],
+    ["tokens", (run) => formatCount(run.tokens)],
+    ["tokens per second", (run) => formatCount(run.tokens_per_second)],
+    ["time", (run) => formatSeconds(run.seconds)],
+    ["parameters", (run) => formatCount(run.parameters)],
+  ].map(([name, read]) => [name, runs.map(read)]);
+  const settings = runs.map((run) => settingsOf.get(run.id) ?? {});
+  const keys = [...new Set(settings.flatMap((each) => Object.keys(each)))].filter((key) => !key.startsWith("data."));
+  const differing = keys.filter((key) => new Set(settings.map((each) => String(each[key] ?? "–"))).size > 1);
+  const line = ([name, values], className = "") => h(
+    "tr",
+    { class: className },
+    h("th", { scope: "row" }, name),
+    values.map((value) => h("td", { class: "number" }, value)),
+  );
+  return h(
+    "section",
+    { class: "card", "aria-label": "Comparison" },
+    h("h2", {}, "Comparison"),
+    h(
+      "div",
+      { class: "scroll" },
+      h(
+        "table",
+        { class: "compare" },
+        h(
+          "thead",
+          {},
+          h(
+            "tr",
+            {},
+            h("th", {}, h("span", { class: "hidden" }, "figure")),
+            runs.map((run) => h(
+              "th",
+              { scope: "col", class: "number", title: run.name },
+              h("i", { style: { "--c": colourOf(run.id) } }),
+              h("span", {}, shorten(run.name)),
+            )),
+          ),
+        ),
+        h("tbody", {}, rows.map((row) => line(row))),
+        differing.length > 0 && h(
+          "tbody",
+          {},
+          h("tr", {}, h("th", { colspan: runs.length + 1, class: "group" }, "settings that differ")),
+          differing.map((key) => line([key, settings.map((each) => String(each[key] ?? "–"))])),
+        ),
+      ),
+    ),
+    h("div", { class: "row" }, runs.filter((run) => run.reports.length).map((run) => drawReports(run))),
+  );
+}
+
+function drawSamples(runs, { samples, colourOf }) {
+  const texts = runs.flatMap(
+    (run) => (samples.get(run.id) ?? []).slice(0, runs.length > 1 ? 1 : 4).map((sample) => ({ run, ...sample })),
+  );
+  if (!texts.length) return null;
+  return h(
+    "section",
+    { class: "card", "aria-label": "Samples" },
+    h("h2", {}, "Samples"),
+    h("div", { class: "samples" }, texts.map(({ run, step, text }) =>
+      h(
+        "article",
+        { class: "sample" },
+        drawSampleTitle(run, step, runs.length > 1 && colourOf(run.id)),
+        h("blockquote", { tabindex: 0 }, text.trim()),
+      ))),
+  );
+}
+
+function drawSampleTitle(run, step, colour) {
+  if (!colour) return h("h3", {}, `Step ${formatInteger(step)}`);
+  const mark = h("i", { style: { "--c": colour } });
+  return h("h3", {}, mark, `${shorten(run.name)}, step ${formatInteger(step)}`);
+}
+
+function drawSettings(values) {
+  const settings = Object.entries(values).filter(([, value]) => value !== "None");
+  return h(
+    "details",
+    { class: "card" },
+    h("summary", {}, `Settings (${settings.length})`),
+    h("dl", { class: "settings" }, settings.map(([key, value]) => h("div", {}, h("dt", {}, key), h("dd", {}, String(value))))),
+  );
+}
+
+/** Return the last parts of a long name. */
+function shorten(name) {
+  return name.length > 28 ? `…${name.slice(-27)}` : name;
+}
