@@ -24,8 +24,8 @@ class OpenStudio(ServerCommand):
 
     The views: curves of runs while they train, tokens of a text, writing with a model, attention and
     predictions inside a model, and a calculator of costs. The page needs no network. Nothing is written.
-    Other machines can connect only if --host allows it; then an API key is required. Install the extra: pip install
-    'bytewright[serve]'.
+    Other machines can connect only if --host allows it; then an API key is required. Install the extra: pip
+    install 'bytewright[serve]'.
 
     For example:
       bytewright studio
