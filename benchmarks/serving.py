@@ -82,7 +82,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--prompt-tokens", type=int, default=16)
     parser.add_argument("--new-tokens", type=int, default=100)
     parser.add_argument("--slots", type=int, default=32)
-    parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--threads", type=int, default=os.cpu_count(), help="of each server")
     parser.add_argument("--port", type=int, default=18200)
     parser.add_argument("--json", type=Path)
     return parser.parse_args()

@@ -15,6 +15,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from bytewright.cli.models.serve import default_threads
 from bytewright.serve.app import make_app
 from bytewright.serve.server import ServerOptions, _Server, configure, listening_socket
 from bytewright.serve.service import Service
@@ -135,3 +136,10 @@ def test_sigterm_under_load_ends_every_request_cleanly(run_path: Path, drain_sec
                 assert last == "data: [DONE]" or "error" in json.loads(last.removeprefix("data: "))
         if drain_seconds == "300":  # everything that was accepted is complete
             assert sum(status == 200 for status, _ in results) >= 1
+
+
+def test_a_core_is_left_to_the_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    assert [default_threads(num_cores) for num_cores in (1, 2, 16)] == [1, 1, 15]
+    monkeypatch.setenv("OMP_NUM_THREADS", "4")
+    assert default_threads(16) == 4

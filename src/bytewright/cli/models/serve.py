@@ -93,6 +93,11 @@ class Serve(ServerCommand):
     )
     """How many texts are generated at the same time; each slot needs memory for a whole context."""
 
+    threads: Annotated[
+        int | None, tyro.conf.arg(metavar="INT", help_behavior_hint="(default: all cores but one)")
+    ] = None
+    """How many threads compute on a CPU; the default leaves a core to the connections."""
+
     max_waiting: int = 256
     """How many texts may wait for a slot; further requests are answered with 429."""
 
@@ -127,6 +132,7 @@ class Serve(ServerCommand):
         options.require_exists(self.path)
         for value, option in (
             (self.slots, "--slots"),
+            (self.threads, "--threads"),
             (self.max_waiting, "--max-waiting"),
             (self.max_waiting_tokens, "--max-waiting-tokens"),
             (self.max_body_kb, "--max-body-kb"),
@@ -144,13 +150,14 @@ class Serve(ServerCommand):
             from bytewright.serve.server import ServerOptions, serve
             from bytewright.serve.service import EngineOptions
         guard = self.guard_options(max_body_bytes=self.max_body_kb * 1024, read_seconds=self.read_seconds)
+        num_threads = self.threads or default_threads(usable_cores())
         engine = EngineOptions(
-            num_slots=self.slots or default_slots(usable_cores()),
+            num_slots=self.slots or default_slots(num_threads),
             max_waiting=self.max_waiting,
             max_waiting_tokens=self.max_waiting_tokens,
         )
         serve(
-            self._open(),
+            self._open(num_threads),
             ServerOptions(
                 port=self.port,
                 guard=guard,
@@ -162,8 +169,10 @@ class Serve(ServerCommand):
             announce=announce,
         )
 
-    def _open(self) -> Callable[[], LoadedModel]:
-        """Check the run, and return a function that loads its model."""
+    def _open(self, num_threads: int) -> Callable[[], LoadedModel]:
+        """Check the run, and return a function that loads its model and sets the number of threads."""
+        import torch
+
         from bytewright.train.run import open_model
 
         saved = open_model(self.path, which=self.which)
@@ -173,6 +182,7 @@ class Serve(ServerCommand):
             from bytewright.serve.service import LoadedModel
             from bytewright.train.setup import select_device
 
+            torch.set_num_threads(num_threads)
             device = select_device(self.device)
             precision = saved.generation_precision(device) if self.precision == "auto" else self.precision
             model = saved.load(device=device, precision=precision).eval()
@@ -181,12 +191,22 @@ class Serve(ServerCommand):
         return load
 
 
-def default_slots(num_cores: int) -> int:
-    """Return a number of slots that is a multiple of the number of cores, about 32.
+def default_threads(num_cores: int) -> int:
+    """Return OMP_NUM_THREADS if it is set, else all cores but one.
+
+    Requests and responses are handled on the remaining core. Without it, every operation of the model waits
+    for a thread that is not running.
+    """
+    given = os.environ.get("OMP_NUM_THREADS", "")
+    return int(given) if given.isdigit() and int(given) else max(1, num_cores - 1)
+
+
+def default_slots(num_threads: int) -> int:
+    """Return a number of slots that is a multiple of the number of threads, about 32.
 
     Threads then process whole rows, which have the same bits in every slot.
 
-    >>> [default_slots(num_cores) for num_cores in (1, 2, 12, 48)]
+    >>> [default_slots(num_threads) for num_threads in (1, 2, 12, 48)]
     [32, 32, 36, 48]
     """
-    return num_cores * -(-SLOTS // num_cores)
+    return num_threads * -(-SLOTS // num_threads)
