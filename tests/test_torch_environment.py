@@ -236,5 +236,5 @@ def test_the_supported_gpu_has_the_mark_of_a_constant_result() -> None:
     def marked() -> bool:
         return True
 
-    torch.compiler.assume_constant_result(marked)
+    torch.compiler.assume_constant_result(marked)  # type: ignore[no-untyped-call]
     assert vars(marked) == vars(kernels._is_supported_gpu)
