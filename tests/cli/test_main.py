@@ -14,6 +14,7 @@ import pytest
 
 import bytewright
 from bytewright.cli.main import COMMANDS
+from bytewright.errors import LostRankError
 from bytewright.tokenizer import Tokenizer
 from bytewright.train.run_files import RunWriter
 from conftest import HANG_SECONDS, RunCommand
@@ -108,6 +109,23 @@ def test_help_needs_neither_torch_nor_numpy_nor_the_native_extension() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.stderr.strip() == ""
+
+
+def test_a_rank_that_torchrun_terminates_still_reports_why_it_ends(
+    run: RunCommand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    message = "rank 1 of 2 has died"
+
+    def lose_rank(arguments: list[str]) -> int:
+        try:
+            raise LostRankError(message)
+        finally:
+            signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr("bytewright.cli.main.run_command", lose_rank)
+    outcome = run("train", "tiny")
+    assert outcome.code == LostRankError.exit_code
+    assert outcome.err == f"bytewright: {message}\n"
 
 
 def test_no_tokenizer_command_imports_torch(tokenizer: Path) -> None:

@@ -28,7 +28,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn, Protocol, cast
+from typing import Any, Protocol, cast
 
 import bytewright
 from bytewright.cli import Terminated
@@ -380,8 +380,10 @@ def _describe_unknown_command(group: str, rest: list[str]) -> str:
     return f"{program} has no {what} {rest[0]!r}; {suggestion} (see {program} --help)"
 
 
-def _terminate(number: int, frame: FrameType | None) -> NoReturn:
-    raise Terminated
+def _terminate(number: int, frame: FrameType | None) -> None:
+    # After these errors the process ends anyway; torchrun may terminate it before `main` has reported them.
+    if not isinstance(sys.exc_info()[1], ReportedError | LostRankError):
+        raise Terminated
 
 
 def _fail(sentence: str, code: int, *, once: bool = False) -> int:
