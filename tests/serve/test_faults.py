@@ -143,3 +143,22 @@ def test_a_core_is_left_to_the_connections(monkeypatch: pytest.MonkeyPatch) -> N
     assert [default_threads(num_cores) for num_cores in (1, 2, 16)] == [1, 1, 15]
     monkeypatch.setenv("OMP_NUM_THREADS", "4")
     assert default_threads(16) == 4
+
+
+def test_small_writes_are_sent_at_once() -> None:
+    async def has_no_delay() -> bool:
+        found: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+        def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            accepted = writer.get_extra_info("socket")
+            found.set_result(accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+            writer.close()
+
+        with listening_socket(ServerOptions(port=0)) as listener:
+            async with await asyncio.start_server(accept, sock=listener):
+                _, client = await asyncio.open_connection(*listener.getsockname()[:2])
+                option = await found
+                client.close()
+        return bool(option)
+
+    assert asyncio.run(has_no_delay())
