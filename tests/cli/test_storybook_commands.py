@@ -136,7 +136,7 @@ def test_a_full_disk_is_one_sentence_and_leaves_no_incomplete_file(tmp_path: Pat
 def test_a_signal_ends_storybook_with_its_code_and_no_incomplete_files(
     number: signal.Signals, code: int, tmp_path: Path
 ) -> None:
-    """The whole group hears it, as with Ctrl-C in a terminal: the workers must not answer with tracebacks."""
+    """The whole process group gets it, as with Ctrl-C in a terminal; workers must not print tracebacks."""
     writing = subprocess.Popen(
         [*PROGRAM, "corpus", "storybook", "--size", "50GB", "--num-workers", "2", "--out", "a.txt"],
         cwd=tmp_path,

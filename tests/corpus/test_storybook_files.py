@@ -168,6 +168,17 @@ def test_a_killed_worker_raises_an_error() -> None:
         list(map_in_processes(die, range(20), num_workers=2))
 
 
+def get_signals(number: int) -> int:
+    os.kill(os.getpid(), signal.SIGINT)
+    os.kill(os.getpid(), signal.SIGTERM)
+    return number
+
+
+@pytest.mark.fault
+def test_signals_to_the_process_group_do_not_end_workers_while_they_send_results() -> None:
+    assert list(map_in_processes(get_signals, range(3), num_workers=2)) == [0, 1, 2]
+
+
 @pytest.mark.fault
 def test_workers_end_when_their_parent_is_killed(tmp_path: Path) -> None:
     """The workers hold the write end of the parent's standard output, which is closed when they end."""

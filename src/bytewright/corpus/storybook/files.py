@@ -223,11 +223,15 @@ def map_in_processes(
 
 
 class _WorkerProcesses(ProcessPoolExecutor):
-    """A process pool whose workers ignore Ctrl-C, which interrupts only this process."""
+    """A process pool whose workers ignore SIGINT and SIGTERM: this process handles them and ends its workers.
+
+    Both can be sent to a whole process group. A worker that ended while it was sending a result would leave
+    the executor waiting for the rest of it.
+    """
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """Schedule a call; the first one starts the workers, which inherit the signal mask."""
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT, signal.SIGTERM])
         try:
             return super().submit(fn, *args, **kwargs)
         finally:
