@@ -5,13 +5,15 @@ from __future__ import annotations
 import itertools
 import os
 import random
+from collections.abc import Iterable
 from pathlib import Path
 
 import fsspec
 import pytest
 
+from bytewright._native import WordCounter
 from bytewright.corpus import ranges
-from bytewright.corpus.ranges import check_plain, cut_sources, list_sources, read_range
+from bytewright.corpus.ranges import check_plain, cut_sources, list_sources, read_pieces
 from bytewright.corpus.readers import END
 from bytewright.errors import StorageError, UsageError
 
@@ -24,7 +26,7 @@ def write(path: Path, text: bytes) -> str:
 
 
 def read_all(source: str, *, range_bytes: int) -> list[bytes]:
-    return [read_range(each) for each in cut_sources([source], range_bytes=range_bytes)]
+    return [next(read_pieces(each)) for each in cut_sources([source], range_bytes=range_bytes)]
 
 
 @pytest.fixture(autouse=True)
@@ -56,19 +58,41 @@ def test_without_another_rule_a_long_document_stays_whole(tmp_path: Path) -> Non
     assert read_all(write(tmp_path / "a.txt", text), range_bytes=100) == [b"x" * 5000 + END, b"y" * 5000]
 
 
-def test_a_long_document_is_cut_by_the_rule_of_the_caller(tmp_path: Path) -> None:
-    def before_space(text: bytes, start: int) -> int:
-        found = text.find(b" ", start)
-        return len(text) if found < 0 else found
+def before_space(text: bytes, start: int) -> int:
+    found = text.find(b" ", start)
+    return len(text) if found < 0 else found
 
+
+def test_a_long_document_is_cut_by_the_rule_of_the_caller(tmp_path: Path) -> None:
     words = random.Random(1).choices([b"one", b"a" * 100, b"b" * 400], k=60)
     text = b" ".join(words)
     source = write(tmp_path / "a.txt", text)
     cut = cut_sources([source], range_bytes=300, find_cut=before_space)
-    parts = [read_range(each) for each in cut]
+    parts = [next(read_pieces(each)) for each in cut]
     assert len(parts) > 10
     assert b"".join(parts) == text
     assert all(part.startswith(b" ") for part in parts[1:])
+
+
+@pytest.mark.parametrize("piece_bytes", [1, 5000, 20_000, 10**6])
+def test_pieces_have_the_words_of_their_range(tmp_path: Path, piece_bytes: int) -> None:
+    special = "<|a b|>"  # shorter than MARGIN
+    words = ["one ", " two", "\n\n ", "drei\u00a0", "12,", special, "word" * 2000]
+    text = "".join(random.Random(1).choices(words, weights=[9, 9, 9, 9, 9, 9, 1], k=2000)).encode()
+    cut = cut_sources([write(tmp_path / "a.txt", text)], range_bytes=30_000, find_cut=before_space)
+
+    def count(texts: Iterable[bytes]) -> dict[bytes, int]:
+        counter = WordCounter("gpt2", [special])
+        for each in texts:
+            counter.add_text(each)
+        return counter.counts()
+
+    find_cut = WordCounter("gpt2", [special]).next_cut
+    for text_range in cut:
+        pieces = list(read_pieces(text_range, find_cut, piece_bytes=piece_bytes))
+        assert len(pieces) > 1 or piece_bytes > text_range.num_bytes / 2
+        assert b"".join(pieces) == text[text_range.start : text_range.end]
+        assert count(pieces) == count([b"".join(pieces)])
 
 
 @pytest.mark.parametrize(
@@ -111,7 +135,7 @@ def test_a_source_that_became_shorter_is_an_error(tmp_path: Path) -> None:
     (cut,) = cut_sources([source])
     write(tmp_path / "a.txt", DOCUMENT)
     with pytest.raises(StorageError) as raised:
-        read_range(cut)
+        next(read_pieces(cut))
     assert raised.value.path == Path(source)
 
 

@@ -20,7 +20,7 @@ from functools import partial
 from hashlib import blake2b
 
 from bytewright.corpus.file_formats import is_plain_text_name
-from bytewright.corpus.ranges import TextRange, check_plain, cut_sources, is_url, read_range
+from bytewright.corpus.ranges import TextRange, check_plain, cut_sources, is_url, read_pieces
 from bytewright.corpus.readers import Chunk, chunks_of_text, read_chunks, read_files
 from bytewright.errors import UsageError
 from bytewright.executors import map_unordered
@@ -130,7 +130,7 @@ def tally_range(text_range: TextRange, *, field: str = "text") -> Tally:
     """Return the counts of one range; runs on a worker."""
     tally = Tally(EXACT_WORDS)
     if is_plain_text_name(text_range.source):
-        chunks = chunks_of_text(iter([read_range(text_range)]))
+        chunks = chunks_of_text(read_pieces(text_range))
     else:
         chunks = read_chunks(text_range.source, field=field)
     for chunk in chunks:

@@ -27,7 +27,7 @@ import numpy as np
 
 from bytewright._native import WordCounter, WordTable
 from bytewright.corpus import END_OF_TEXT
-from bytewright.corpus.ranges import MARGIN, RANGE_BYTES, TextRange, cut_sources, read_range
+from bytewright.corpus.ranges import MARGIN, RANGE_BYTES, FindCut, TextRange, cut_sources, read_pieces
 from bytewright.data.dataset import INDEX, DatasetHash, read_index, write_index
 from bytewright.data.tokenfile import Ids, Manifest, TokenFile, TokenFileWriter, map_ids
 from bytewright.errors import BytewrightError, ClusterError, TokenizerError, UsageError
@@ -65,15 +65,20 @@ def cut_texts(
     Ranges end after `<|endoftext|>` if it is a special token. Documents that are much longer than a range are
     cut between words, unless the pattern is user-defined.
     """
-    counter = WordCounter(name_of_pattern(pattern), special_tokens)  # raises if the pattern is invalid
-    longest = max((len(token.encode()) for token in special_tokens), default=0)
-    find_cut = counter.next_cut if pattern in PATTERNS and longest < MARGIN else None
+    find_cut = _find_cut_of(pattern, special_tokens)
     at_documents = ends_documents(special_tokens)
     if find_cut is None and not at_documents:
         range_bytes = 2**63  # no cut is known to be safe
     return cut_sources(
         sources, range_bytes=range_bytes, at_documents=at_documents, find_cut=find_cut, progress=progress
     )
+
+
+def _find_cut_of(pattern: str, special_tokens: Sequence[str]) -> FindCut | None:
+    """Return the rule that cuts a text between words; None for a user-defined pattern, which has no rule."""
+    counter = WordCounter(name_of_pattern(pattern), special_tokens)  # raises if the pattern is invalid
+    longest = max((len(token.encode()) for token in special_tokens), default=0)
+    return counter.next_cut if pattern in PATTERNS and longest < MARGIN else None
 
 
 def ends_documents(special_tokens: Sequence[str]) -> bool:
@@ -108,8 +113,10 @@ class CountTask:
 def count_ranges(task: CountTask) -> bytes:
     """Return the table of the words in some ranges; runs on a worker."""
     counter = WordCounter(name_of_pattern(task.pattern), task.special_tokens)
+    find_cut = _find_cut_of(task.pattern, task.special_tokens)
     for text_range in task.ranges:
-        counter.add_text(read_range(text_range))
+        for piece in read_pieces(text_range, find_cut):
+            counter.add_text(piece)
     return counter.table_bytes()
 
 
@@ -197,15 +204,16 @@ def encode_range(task: EncodeTask) -> Manifest:
     folder = Path(task.folder)
     tokenizer = _load_tokenizer(str(folder / TOKENIZER), task.fingerprint)
     end = tokenizer.special_tokens.get(END_OF_TEXT)
-    ids = tokenizer.encode_array(read_range(task.text_range), num_threads=1)
+    find_cut = _find_cut_of(tokenizer.pattern, list(tokenizer.special_tokens))
     path = folder / task.name
     with TokenFileWriter(
         path, tokenizer_fingerprint=task.fingerprint, vocabulary_size=tokenizer.vocab_size
     ) as writer:
-        num_ends = 0 if end is None else int(np.count_nonzero(ids == end))
-        writer.append(ids, num_documents=num_ends + task.closes_document)
-        if task.append_end:
-            writer.append(np.array([end], dtype=ids.dtype), num_documents=1)
+        for piece in read_pieces(task.text_range, find_cut):
+            ids = tokenizer.encode_array(piece, num_threads=1)
+            writer.append(ids, num_documents=0 if end is None else int(np.count_nonzero(ids == end)))
+        is_closed = task.append_end or task.closes_document
+        writer.append([end] if task.append_end else [], num_documents=int(is_closed))
     return TokenFile.open(path).manifest
 
 
