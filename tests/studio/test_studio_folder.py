@@ -32,6 +32,17 @@ def test_a_refresh_reads_only_runs_that_changed(tmp_path: Path) -> None:
     assert changed.summary["step"] == 40
 
 
+@pytest.mark.parametrize("started", ["5", "[]", "{}"])
+def test_a_start_that_is_not_a_text_is_left_out(tmp_path: Path, started: str) -> None:
+    """The page compares these times as texts: one value of another type would end the whole view."""
+    path = write_run(tmp_path / "run")
+    (path / "environment.json").write_text(f'{{"started": {started}}}')
+    table = RunTable(StudioFolder(tmp_path))
+    table.refresh()
+    (run,) = table.runs.values()
+    assert (run.summary["state"], run.summary["started"]) == ("complete", None)
+
+
 def test_a_folder_that_is_itself_a_run_is_shown(tmp_path: Path) -> None:
     run = write_run(tmp_path / "only")
     assert [found.name for found in StudioFolder(run).scan().runs.values()] == ["only"]

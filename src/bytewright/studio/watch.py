@@ -95,7 +95,7 @@ class WatchedRun:
             "seconds_left": estimate_seconds_left(lines, settings, num_steps)
             if status.state == "running"
             else None,
-            "started": run.environment.get("started"),
+            "started": started if isinstance(started := run.environment.get("started"), str) else None,
         }
 
     def _read_settings(self) -> dict[str, Any]:
