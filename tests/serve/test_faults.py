@@ -73,6 +73,19 @@ def test_a_slow_body_is_answered_with_408(server: RunningServer) -> None:
         assert read_all(connection).startswith(b"HTTP/1.1 408 ")
 
 
+def test_a_slow_body_of_an_answered_request_ends_the_connection(server: RunningServer) -> None:
+    """No route reads this body. Each byte of it must not extend the time."""
+    deadline = time.monotonic() + HANG_SECONDS
+    with socket.create_connection(("127.0.0.1", server.port), HANG_SECONDS) as connection:
+        connection.sendall(server.raw_head("/missing", 10**6))
+        assert connection.recv(2**16).startswith(b"HTTP/1.1 404 ")
+        with contextlib.suppress(ConnectionError):
+            while time.monotonic() < deadline:
+                connection.sendall(b"x")
+                time.sleep(0.1)
+    assert time.monotonic() < deadline
+
+
 def test_slow_headers_end_the_connection(server: RunningServer) -> None:
     with socket.create_connection(("127.0.0.1", server.port), HANG_SECONDS) as connection:
         connection.sendall(b"GET /health HTTP/1.1\r\nHost: ")

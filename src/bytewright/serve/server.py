@@ -212,7 +212,10 @@ async def _take_turns() -> None:
 
 
 class TimedProtocol(H11Protocol):
-    """HTTP/1.1 that closes connections with slow headers, and those whose client does not read."""
+    """HTTP/1.1 that closes connections of clients that are slow to send headers or do not read.
+
+    It also limits the time for the rest of a body whose request was answered before it arrived.
+    """
 
     header_seconds = 10.0
     write_seconds = 30.0
@@ -233,6 +236,12 @@ class TimedProtocol(H11Protocol):
         super().data_received(data)
         self._watch_headers()
 
+    def on_response_complete(self) -> None:
+        """Start the time for the rest of the body, which no application reads."""
+        super().on_response_complete()
+        if self.conn.their_state is h11.SEND_BODY:
+            self._watch_headers()
+
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop the timers."""
         super().connection_lost(exc)
@@ -251,7 +260,8 @@ class TimedProtocol(H11Protocol):
         self._stop("_write_timer")
 
     def _watch_headers(self) -> None:
-        if self.conn.their_state is not h11.IDLE:
+        is_answered = self.conn.their_state is h11.SEND_BODY and self.conn.our_state is h11.DONE
+        if self.conn.their_state is not h11.IDLE and not is_answered:
             self._stop("_header_timer")
         elif self._header_timer is None:
             self._header_timer = self.loop.call_later(self.header_seconds, self.transport.abort)
