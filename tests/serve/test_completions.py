@@ -326,3 +326,4 @@ def test_other_paths_and_methods_are_rejected(
     response = httpx2.request(method, server.url + path, timeout=HANG_SECONDS)
     assert response.status_code == status
     assert response.json()["error"]["code"] == status
+    assert ("allow" in response.headers) == (status == 405)

@@ -188,7 +188,7 @@ class Guard:
         if isinstance(error, BytewrightError):
             message = str(error)
         key = error.key if isinstance(error, BytewrightError) else None
-        headers = {}
+        headers = dict(error.headers or {}) if isinstance(error, HTTPException) else {}  # Allow, for 405
         if isinstance(error, QueueFullError):
             headers["retry-after"] = str(error.found)
             key = None
