@@ -96,6 +96,22 @@ def test_a_poisoned_job_fails_alone() -> None:
             assert result.last.error is not None
 
 
+def test_a_poisoned_prompt_without_new_tokens_fails_and_leaves_nothing_in_its_slot() -> None:
+    model = make_model(torch.float32)
+    with torch.no_grad():
+        model.token_embeddings.weight[11] = torch.nan
+    scoring = SamplingConfig(max_new_tokens=0)
+    poisoned = [Job([11] * 100, scoring), Job([11] * 100, scoring, num_top=1, scores_prompt=True)]
+    with running_engine(model, num_ids=11, num_slots=1) as running:
+        (expected,) = running.run([Job([5], GREEDY)])
+        for job in poisoned:
+            (result,) = running.run([job])
+            assert result.last is not None
+            assert result.last.error is not None
+            assert result.prompt_scores == []
+            assert running.run([Job([5], GREEDY)]) == [expected]
+
+
 def test_a_cancelled_job_frees_its_slot_and_reports_nothing_more() -> None:
     model = make_model()
     jobs = [Job([5], dataclasses.replace(LONG, seed=seed)) for seed in range(6)]

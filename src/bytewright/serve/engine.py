@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import math
 import threading
 import time
 from collections import deque
@@ -36,6 +37,7 @@ STEPS_PER_ROUND = 4
 """On a GPU, the number of steps between two copies of their tokens to the host."""
 LONGEST_RETRY = 60
 """The largest value of `Retry-After` for a rejected client, in seconds."""
+NOT_FINITE = "the logits of the model are not finite, so no token can be chosen"
 
 
 class EngineError(BytewrightError):
@@ -324,13 +326,18 @@ class Engine:
                 self._score_prompt(it, chunk, states[: len(chunk.ids)])
             it.num_read += len(chunk.ids)
             self._stats.num_prompt_tokens += len(chunk.ids)
-            if not it.is_reading:
-                if it.prompt_scores:
-                    self._updates.append((it.job, Update(prompt_scores=it.prompt_scores)))
-                if it.room:
-                    ready.append((it, states[len(chunk.ids) - 1]))
-                else:
-                    self._end(it, Update(reason="length"))
+            if it.is_reading:
+                continue
+            last = states[len(chunk.ids) - 1]
+            if not _is_finite(it, last):
+                self._end(it, Update(error=NOT_FINITE))
+                continue
+            if it.prompt_scores:
+                self._updates.append((it.job, Update(prompt_scores=it.prompt_scores)))
+            if it.room:
+                ready.append((it, last))
+            else:
+                self._end(it, Update(reason="length"))
         if ready:
             started = [it for it, _ in ready]
             draws = [RowDraws(it.job.sampling, it.job.row, it.room) for it in started]
@@ -381,7 +388,7 @@ class Engine:
         ids = chosen[: it.room - it.num_written]
         stops = [place for place, id in enumerate(ids) if id in sampling.stop_tokens or id == NO_TOKEN]
         if stops and ids[stops[0]] == NO_TOKEN:
-            return Update(error="the logits of the model are not finite, so no token can be chosen")
+            return Update(error=NOT_FINITE)
         reason: Reason | None = None
         if stops:
             ids, reason = ids[: stops[0]], "stop"
@@ -446,3 +453,12 @@ class Engine:
         updates, self._updates = self._updates, []
         if updates:
             self.report(updates)
+
+
+def _is_finite(it: _Running, last: Tensor) -> bool:
+    """Return whether the scores of a prompt are finite, and the state of its last token.
+
+    If the prompt is continued, this state is checked when the first token is chosen.
+    """
+    has_finite_scores = all(math.isfinite(score.logprob) for score in it.prompt_scores)
+    return has_finite_scores and (it.room > 0 or bool(last.isfinite().all()))
