@@ -159,6 +159,15 @@ def test_the_queue_is_bounded_by_tokens() -> None:
         running.engine.submit([Job([5], GREEDY)])
 
 
+@pytest.mark.parametrize(("num_jobs", "length"), [(3, 40), (5, 1)])
+def test_jobs_that_can_never_wait_are_wrong_and_not_early(num_jobs: int, length: int) -> None:
+    """A client that retries after a full queue would never succeed."""
+    running = RunningEngine(make_model(), num_slots=2, max_waiting=4, max_waiting_tokens=100)
+    with rejects(UsageError, key="n"):
+        running.engine.submit([Job([5] * length, GREEDY) for _ in range(num_jobs)])
+    running.engine.submit([Job([5] * 90, GREEDY) for _ in range(2)])  # there are slots for them
+
+
 def test_a_limit_beyond_the_context_counts_as_the_context() -> None:
     """Clients often request more tokens than the context has."""
     limit = 2 * CONFIG.context_length

@@ -17,7 +17,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from bytewright.errors import UsageError
+from bytewright.errors import shorten
 from bytewright.serve.engine import EngineError, Job, Update
 from bytewright.serve.metrics import Metrics
 from bytewright.serve.protocol import (
@@ -71,16 +71,12 @@ class Completions:
         loaded = self.service.loaded
         request = read_completion(await Request(scope, receive).body(), loaded.tokenizer)
         if request.model not in (None, loaded.name):
-            response = error_body(f"this server has no model {request.model!r}", 404, "model")
+            response = error_body(f"this server has no model {shorten(request.model)}", 404, "model")
             await json_response(response, 404)(scope, receive, send)
             return
         jobs = request.jobs()
         for job in jobs:
             self.service.engine.check(job)
-        if len(jobs) > self.service.options.max_waiting:
-            limit = self.service.options.max_waiting
-            message = f"{len(jobs)} texts are requested, but at most {limit} can wait; reduce n"
-            raise UsageError(message, key="n", expected=limit, found=len(jobs))
         with self.service.run(jobs) as updates:
             watcher = asyncio.create_task(watch_disconnect(receive, updates))
             try:

@@ -211,12 +211,24 @@ class Engine:
                 or self._stats.num_waiting_tokens + num_tokens > self.max_waiting_tokens
             )
             if is_full and len(jobs) > num_free:
+                self._check_can_wait(jobs, num_tokens)
                 seconds = self._seconds_of_queue()
                 message = f"the queue is full: {len(self._waiting)} texts are waiting; try again later"
                 raise QueueFullError(message, key="queue", expected=self.max_waiting, found=seconds)
             self._waiting.extend(jobs)
             self._stats.num_waiting_tokens += num_tokens
             self._changed.notify_all()
+
+    def _check_can_wait(self, jobs: Sequence[Job], num_tokens: int) -> None:
+        """Raise `UsageError` if even an idle engine rejects the jobs, so that a retry is useless."""
+        is_too_large = len(jobs) > self.max_waiting or num_tokens > self.max_waiting_tokens
+        if is_too_large and len(jobs) > self.batch.num_slots:
+            message = (
+                f"{len(jobs)} texts of {num_tokens} tokens in all are requested, but at most"
+                f" {self.max_waiting} texts and {self.max_waiting_tokens} tokens can wait;"
+                " reduce n, max_tokens or the number of prompts"
+            )
+            raise UsageError(message, key="n", expected=self.max_waiting, found=len(jobs))
 
     def cancel(self, jobs: Iterable[Job]) -> None:
         """End jobs without an update, before the next step."""
