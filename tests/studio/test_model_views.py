@@ -280,11 +280,14 @@ def test_requests_at_the_same_time_do_not_mix(opened: Opened) -> None:
         assert all(answer["tokens"] for answer in others)
 
 
+@pytest.mark.parametrize("weight", ["token_embeddings.weight", "lm_head.weight"])
 @pytest.mark.parametrize("path", ["/api/write/read", "/api/inside/read"])
-def test_a_diverged_model_is_answered_with_one_sentence(opened: Opened, tmp_path: Path, path: str) -> None:
+def test_a_diverged_model_is_answered_with_one_sentence(
+    opened: Opened, tmp_path: Path, path: str, weight: str
+) -> None:
     model = opened.run.load_model()
     with torch.no_grad():
-        model.token_embeddings.weight.fill_(torch.nan)
+        model.get_parameter(weight).fill_(torch.nan)
     write_imported_model(tmp_path / "diverged", model, opened.tokenizer.vocabulary)
     with open_studio(tmp_path) as studio:
         (run,) = studio.get("/api/write/runs").json()["runs"]

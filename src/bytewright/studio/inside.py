@@ -61,7 +61,8 @@ def _read(studio: Studio, body: Json) -> dict[str, Any]:
             weights = attention_weights_by_layer(model, ids)
         except UsageError as error:  # a plugin's attention may have no weights; the rest can still be shown
             notice = str(error)
-    check_finite(norms)
+    for values in (norms, *(layer.probabilities for layer in lens)):
+        check_finite(values)
     shown = {id for layer in lens for id in layer.ids.flatten().tolist()} | set(ids)
     return {
         "ids": ids,
