@@ -8,9 +8,11 @@ from statistics import median
 from records import predictions, result
 
 from bytewright.account.parameters import count_parameters
+from bytewright.account.shapes import find_preset
 from bytewright.demo.plan import Plan
 
 demo_parameters = count_parameters(Plan().model_config()).total
+base_parameters = count_parameters(find_preset("base")).total
 whole = result("2026-11-15-lab/base_experiment/whole-stories.json")["whole_stories"]
 memory = result("2026-11-15-accounting-h200-memory.json")["rows"]
 time = result("2026-11-15-accounting-h200-time.json")["rows"]
@@ -101,7 +103,7 @@ def claims():
             f"{decoding}, [H200]({page}-h200.md#generation)",
         ),
         (
-            "generation: a model of the size of GPT-2 small, H200, 1 and 32 prompts",
+            "generation: a model as large as GPT-2 small, H200, 1 and 32 prompts",
             f"{round(large, -2):,.0f} and {round(batch, -3):,.0f} tokens/s",
             f"{large_ratio:.1f} and {batch_ratio:.1f} times `transformers`",
             decoding,
@@ -109,13 +111,13 @@ def claims():
         (
             f"predicted peak GPU memory, {len(memory)} kinds of training step",
             f"error at most {furthest_off(memory)}",
-            "the allocator's own count",
+            "the allocator's count",
             f"[accounting]({page}-accounting.md)",
         ),
         (
             "run killed and resumed, H200, compiled, bf16",
             "not one bit differs" if not any(differing) else "differs",
-            "the run that was not interrupted",
+            "an uninterrupted run",
             f"[H200]({page}-h200.md#exact-resume)",
         ),
     ]
@@ -125,17 +127,16 @@ FIGURES = [
     # Bytewright
     claims(),
     # What it offers
-    f"per step, ended {whole['above_floor']:.4f} bits per",
-    f"stories, which is {100 * whole['above_floor'] / whole['floor']:.1f} % of",
+        f"A model with {base_parameters / 1e6:.0f} million parameters ended {whole['above_floor']:.4f} bits per",
+    f"whole stories, which is {100 * whole['above_floor'] / whole['floor']:.1f} % of",
     f"an H200 in {fits.count('held')} of {len(fits)} cases",
     f"step times of {len(timed) - 1} others are predicted within {furthest_off(timed[1:])}",
     f"the speed of {sum(abs(ratio - 1) <= 0.1 for ratio in ratios)} of {len(ratios)} recorded runs",
-    f"is up to {max(ratios):.1f} times too",
+        f"is up to {max(ratios):.1f} times too high",
     f"demo's model ({round(demo_parameters, -3):,} parameters",
 ]
 GIVEN = {
     "Python 3.11": "pyproject.toml",
-    "base experiment's model, trained with 256 windows": "the settings of that run",
     "within 10 %": "the limit that is counted against",
     "H200 for 100 steps": "benchmarks/exact_resume.py",
     "200 stories": "the demo's plan",
