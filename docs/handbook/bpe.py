@@ -59,6 +59,9 @@ def corpus_rows():
     ]
 
 
+of_stories, of_novels = made["first_merges"]
+
+
 def show(tokens):
     return ", ".join(tokens)
 
@@ -69,11 +72,12 @@ FIGURES = [
     # Two vocabularies
     corpus_rows(),
     f"the stories are {show(stories['longest'][:4])}. Those of the novels are {show(prose['longest'][:4])}",
-    f"A vocabulary of {stories['vocab_size']:,} nearly exhausts",
+        f"hardly enough for a vocabulary of {stories['vocab_size']:,}.",
     f"merge occurs only {stories['last_merge_count']} times",
     (
-        f"with different merges, {show(made['first_merges'])}, and share {made['shared_merges']:,} "
-        f"merges. Only the stories' vocabulary has {show(made['only_in_stories'][:8])}. "
+                f"The first merge of the stories is {of_stories}, that of the novels {of_novels}. "
+        f"The tokenizers share {made['shared_merges']:,} merges. "
+        f"Only the stories' vocabulary has {show(made['only_in_stories'][:8])}. "
         f"Only the novels' has {show(made['only_in_prose'][:8])}"
     ),
 ]

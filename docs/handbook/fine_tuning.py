@@ -22,8 +22,7 @@ def prepare(folder):
 
 
 GIVEN = {
-    "0, holds the weights": "the number of a step",
-    "are -100": "the value that torch uses",
+    "have the value -100": "the value that torch uses",
     "and gradient are 0": "the definition of a mean over nothing",
 }
 FIGURES = [f">>> init.step\n{STEPS}"]

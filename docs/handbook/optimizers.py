@@ -152,7 +152,7 @@ FIGURES = [
     f"by at most {NEWTON_SCHULZ[0] ** 5:.0f}",
     (
         f"× 512 matrix {percent((square < lowest).double().mean())} of the directions "
-        f"end below {lowest:.2f}, the smallest at {square.min():.2f}. Of a 1,344 × "
+        f"end below {lowest:.2f}, the smallest at {square.min():.2f}. For a 1,344 × "
         f"512 matrix {none_below} do"
     ),
     learning_rows(),
