@@ -127,12 +127,12 @@ FIGURES = [
     # Bytewright
     claims(),
     # What it offers
-        f"A model with {base_parameters / 1e6:.0f} million parameters ended {whole['above_floor']:.4f} bits per",
+    f"A model with {base_parameters / 1e6:.0f} million parameters ended {whole['above_floor']:.4f} bits per",
     f"whole stories, which is {100 * whole['above_floor'] / whole['floor']:.1f} % of",
     f"an H200 in {fits.count('held')} of {len(fits)} cases",
     f"step times of {len(timed) - 1} others are predicted within {furthest_off(timed[1:])}",
     f"the speed of {sum(abs(ratio - 1) <= 0.1 for ratio in ratios)} of {len(ratios)} recorded runs",
-        f"is up to {max(ratios):.1f} times too high",
+    f"is up to {max(ratios):.1f} times too high",
     f"demo's model ({round(demo_parameters, -3):,} parameters",
 ]
 GIVEN = {

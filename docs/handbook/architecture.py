@@ -41,5 +41,5 @@ FIGURES = [
 ]
 GIVEN = {
     '"17M" model': "published descriptions of the course's model",
-        "as the positions 103 and 101": "the example below it",
+    "as the positions 103 and 101": "the example below it",
 }

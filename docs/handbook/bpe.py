@@ -72,10 +72,10 @@ FIGURES = [
     # Two vocabularies
     corpus_rows(),
     f"the stories are {show(stories['longest'][:4])}. Those of the novels are {show(prose['longest'][:4])}",
-        f"hardly enough for a vocabulary of {stories['vocab_size']:,}.",
+    f"hardly enough for a vocabulary of {stories['vocab_size']:,}.",
     f"merge occurs only {stories['last_merge_count']} times",
     (
-                f"The first merge of the stories is {of_stories}, that of the novels {of_novels}. "
+        f"The first merge of the stories is {of_stories}, that of the novels {of_novels}. "
         f"The tokenizers share {made['shared_merges']:,} merges. "
         f"Only the stories' vocabulary has {show(made['only_in_stories'][:8])}. "
         f"Only the novels' has {show(made['only_in_prose'][:8])}"

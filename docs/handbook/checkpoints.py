@@ -15,5 +15,5 @@ def prepare(folder):
 
 FIGURES = [
     # Stop, load, continue: the same bits
-        f"tensors and metrics were compared, and {differing} differed ([the",
+    f"tensors and metrics were compared, and {differing} differed ([the",
 ]

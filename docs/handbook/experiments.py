@@ -252,7 +252,7 @@ FIGURES = [
     f"race ended at {plain_races[0]:.4f} (plain) and {speedruns[0]:.4f} (speedrun",
     f"the speedrun at {speedruns[2]:.4f}",
     f"on average by {mean(plain_races) - mean(speedruns):.4f}",
-        f"differ by up to {spread(speedruns):.4f}.",
+    f"differ by up to {spread(speedruns):.4f}.",
     f"so {300 - seconds([race['plain']]):.0f} of the",
 ]
 FIGURES += QUOTED
@@ -274,7 +274,7 @@ GIVEN = {
     "multiple of 64": "ModelConfig",
     "184 tokens": LOG,
     "Beyond 256 tokens": SETTINGS,
-        "At 2,048 tokens": SETTINGS,
+    "At 2,048 tokens": SETTINGS,
     "tokens an update takes 1.5 times as long as at 256": "the quotient in the table",
     "longer at 32": SETTINGS,
     "from 4,096 tokens on": SETTINGS,

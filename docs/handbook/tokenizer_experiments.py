@@ -27,7 +27,7 @@ def cross_rows():
 FIGURES = [
     # Ten documents under each tokenizer
     cross_rows(),
-        f"novels take {percent(more_tokens)} more tokens",
+    f"novels take {percent(more_tokens)} more tokens",
     # How long would the Pile take?
     f"in memory at {bytes_per_second / 1e6:.0f} MB/s ([the",
     f"this rate the {PILE / 1e9:.0f} GB of the Pile take {PILE / bytes_per_second / 60:.0f} minutes",

@@ -196,12 +196,12 @@ FIGURES = [
     run_rows(),
     f"{within(0.03)} of them",
     f"3 % and {within(0.10)} within 10",
-    f"too fast for {sum(ratio > 1 for ratio in ratios)}",
+    f"For {sum(ratio > 1 for ratio in ratios)} runs the predicted speed is too high",
     (
         f"the prediction is {off_in_sweep(16):.1f} times too fast, and at a single window "
         f"{off_in_sweep(1):.1f} times"
     ),
-    f"sizes is predicted {percent(1 - min(large))} too slow to {percent(max(large) - 1)} too fast",
+    f"windows on is between {percent(1 - min(large))} too slow and {percent(max(large) - 1)} too fast",
     f"{min(then):.2f} to {max(then):.2f} times the",
     # Resident memory on the CPU
     f"smallest model ({resident[0]['empty'] / MIB:.0f} MiB",

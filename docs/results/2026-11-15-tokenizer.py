@@ -107,9 +107,9 @@ FIGURES = [
     # Encoding
     race_rows(encoding, ENCODED, in_seconds, 2),
     f"document and take {time_of('tiktoken')} and {time_of('hf-tokenizers')} cold",
-    f"of five takes {spread(True)} times as",
-    f"for ours and {spread(False)} times for",
-    f"and at most {spread(True, max)} times (ours",
+    f"of five processes takes {spread(True)} times as",
+    f"with ours, and {spread(False)} times with the peers",
+    f"largest ratio is {spread(True, max)} (ours",
     # Twice the input, at most 2.3 times the time
     f"input, at most {scaling['limit']} times the",
     scaling_rows(),

@@ -60,7 +60,7 @@ FIGURES = [
 GIVEN = {
     "factor of 1.05": "the goal",
     "batch 8 × 256": "the arguments of the benchmark",
-    "2.08 s before": "noted when it was measured",
+    "took 2.08 s": "noted when it was measured",
     "1.62 s since": "noted when it was measured",
     "16 prompt tokens, 200 new tokens": "the arguments of the benchmark",
 }

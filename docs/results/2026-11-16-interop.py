@@ -88,7 +88,7 @@ FIGURES = [
     list(version_rows()),
     list(type_rows()),
     (
-        f"our logits differ from float64 by {float64(TINY, 'our')} (tiny) and {float64(DEMO, 'our')} (demo), "
+        f"our logits differ by at most {float64(TINY, 'our')} (tiny) and {float64(DEMO, 'our')} (demo), "
         f"those of llama.cpp by {float64(TINY, 'their')} and {float64(DEMO, 'their')}"
     ),
     list(id_rows()),

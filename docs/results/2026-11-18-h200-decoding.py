@@ -96,7 +96,8 @@ FIGURES = [
 GIVEN = {
     "12 layers, width 768, vocabulary 50,257 and context 1,024": "--shape gpt2",
     "by 200 tokens": "the arguments of the benchmark",
-    "prompts of 16 tokens; for prompts of 768 tokens": "the arguments of the benchmark",
+    "same prompts of 16 tokens": "the arguments of the benchmark",
+    "with prompts of 768 tokens": "the arguments of the benchmark",
     "by 4.8 TB/s": "the data sheet of the H200",
     "after 30 to 110 new tokens": "benchmarks/decoding.py",
     "splits of 128 slots": "generate/fused_step.py",

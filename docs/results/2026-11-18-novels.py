@@ -67,9 +67,9 @@ FIGURES = [
 GIVEN = {
     "with 75 English novels": "the script of the split",
     "(1e-3, a weight decay of 1.0, 80 million tokens)": "the recipe, compared above",
-    "weight decay of 0.3": "the former recipe",
-    "rate of 3e-3": "the former recipe",
+    "weight decay 0.3": "the former recipe",
+    "rate is 3e-3": "the former recipe",
     "rate of 5e-4": "the script",
-    "1e-3, the other rate of the GPT-2": "the script",
+    "a rate of 1e-3 for the GPT-2": "the script",
     "5 of 10 settings": "the script has ten settings, of which the table has five",
 }

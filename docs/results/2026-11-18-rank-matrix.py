@@ -24,7 +24,7 @@ FIGURES = [
     f"{measured['machine']['cores']} cores",
     f"{measured['settings']['steps']} steps",
     f"{num_finished} of {4 * len(measured['matrix'])} runs",
-    f"{num_on_four} of {len(measured['matrix'])} kinds",
+    f"{num_on_four} of {len(measured['matrix'])} combinations",
     list(matrix_rows()),
 ]
 GIVEN = {

@@ -330,10 +330,9 @@ FIGURES = [
     f"all sizes read {equal_tokens['runs'][0]['tokens'] / MILLION:.1f} million tokens",
     list(size_rows()),
     f"differ by {apart:.4f} bits per byte",
-    f"{apart / pooled_deviation():.1f} standard deviations over seeds, pooled over the two sizes with "
-    "several",
-    f"{apart / deviation_of(64):.1f} of the smallest model's own and {apart / deviation_of(128):.1f} of "
-    "those of the second",
+    f"{apart / pooled_deviation():.1f} times the standard deviation over seeds, pooled over the two sizes",
+    f"{apart / deviation_of(64):.1f} times the deviation of the smallest size, and "
+    f"{apart / deviation_of(128):.1f} times that of the second",
     f"at {mean(losses(wide)):.5f}",
     f"{lowest - floor:.4f} bits per byte above E, which is {percent((lowest - floor) / floor)}",
 ]
@@ -345,7 +344,7 @@ GIVEN = {
     "width 768": "the recipe",
     "width 512": "the recipe",
     "rate of 4e-3": "the record of the runs",
-    "with 2e-3": "the record of the runs",
+    "a rate of 2e-3": "the record of the runs",
     "8e-3": "the table of rates",
     "95 % t intervals": "the usual level",
     "fewer than 20 million tokens": "the bound of `early`",

@@ -572,7 +572,7 @@ FIGURES = [
         f"vocabulary {sweep('base_experiment')['settings']['model.vocab_size']:,}"
     ),
     (
-        f"per run ({best['metrics']['step'][-1]:,} updates). The base experiment has "
+        f"million tokens ({best['metrics']['step'][-1]:,} updates). The base experiment has "
         f"{base_tokens / 1e6:.2f} million tokens"
     ),
     f"tokens, spread over {whole['num_stories']:,} validation stories",
@@ -587,9 +587,9 @@ FIGURES = [
         f"{spread(finals('post_norm', 'post-norm')):.4f}"
     ),
     f"seed, differed by {same_again:.4f}",
-    f"same settings from {loss_of(rate[4e-3])} to {earlier_end[128]['validation_loss']:.4f}",
-    f"lower rate to {loss:.4f}",
-    f"no less than {min(race_losses['speedrun']):.4f}",
+    f"ended at {earlier_end[128]['validation_loss']:.4f} instead of {loss_of(rate[4e-3])}",
+    f"lower rate ended at {loss:.4f}",
+    f"[five minutes](#the-race-by-the-clock) was {min(race_losses['speedrun']):.4f}",
     # The base experiment
     (
         f"validation loss is {loss:.4f}, the perplexity {exp(loss):.2f}, and the bits per byte "
@@ -637,7 +637,7 @@ FIGURES = [
     ),
     f"steps ran at {of_step['after_rest'] / 1e6:.2f}",
     f"have taken about {on_slower_card:.0f} s",
-    f"the run made {speed(base)} million tokens/s",
+    f"the run processed {speed(base)} million tokens/s",
     f"the step [measured](2026-11-15-h200.md#training) {benchmark:.2f} in turns",
     (
         f"batch, and the {updates(512)} updates with 512 windows [below](#the-batch-size) made "
@@ -670,10 +670,7 @@ FIGURES = [
         f"{percent(whole['above_floor'] / whole['floor'])} of the"
     ),
     f"above as much, {bits - floor - price:.4f} of its",
-    (
-        f"256 would cost {halving_price:.3f} nats, or "
-        f"{halving_price / bytes_per_token(base) / log(2):.4f} bits per"
-    ),
+    (f"256 cost {halving_price:.3f} nats, or {halving_price / bytes_per_token(base) / log(2):.4f} bits per"),
     f"the loss is {curve(base)[0][1]:.4f}, only {curve(base)[0][1] - loss:.2f} above the",
     # The learning rate
     rate_rows(),
@@ -729,7 +726,7 @@ FIGURES = [
     ),
     (
         f"only {batch[1]['metrics']['tokens'][-1] / batch[1]['measured']['tokens_per_second']:.1f} of the "
-        f"{batch[1]['measured']['seconds']:.1f} s with"
+        f"{batch[1]['measured']['seconds']:.1f} s were"
     ),
     # The context length
     context_rows(),
@@ -758,7 +755,7 @@ FIGURES = [
     # Without norms
     norm_rows(),
     f"diverged between updates {min(not_finite)} and {max(not_finite)}",
-    f"of up to {max(map(peak, broken)):,.0f}",
+    f"repeatedly, up to {max(map(peak, broken)):,.0f}",
     f"two to {min(map(final, broken)):.4f}, one to {max(map(final, broken)):.4f}",
     (
         f"and ends at {mean(finals('no_norm', LOWEST)):.4f} (standard deviation "
@@ -774,7 +771,7 @@ FIGURES = [
         f"{mean(finals('no_norm', LOWEST)) - with_norms_at_4e4:.4f} below"
     ),
     f"`1e-3`, which reaches {loss_of(best)}",
-    f"and still end {min(map(final, broken)) - mean(seeds_at_4e3):.3f} above one",
+    f"can end only {min(map(final, broken)) - mean(seeds_at_4e3):.3f} above one",
     # Post-norm
     ablation_rows("post_norm", "pre-norm"),
     f"the same loss, {loss_of(rate[1e-3])} (one seed",
@@ -809,7 +806,7 @@ FIGURES = [
         f"within {spread([vocabulary_bits[size] for size in (4096, 8192, 10_000)]):.4f}"
     ),
     (
-        f"*tokens*, which hold {256 * bytes_per_token(vocabulary[512]):,.0f} bytes with the smallest "
+        f"*tokens*. They hold {256 * bytes_per_token(vocabulary[512]):,.0f} bytes with the smallest "
         f"vocabulary and {256 * bytes_per_token(vocabulary[10_000]):,.0f} with the"
     ),
     f"this explains about {window_share(512)} of the",
@@ -854,8 +851,8 @@ FIGURES = [
     # The same loss in half the time
     variant_rows("half_time"),
     (
-        f"the speedrun, takes {steady(half['with beta2 of 0.95']):.1f} s there, and "
-        f"{steady(half['speedrun']):.1f} s with"
+        f"The run with 0.95 takes {steady(half['with beta2 of 0.95']):.1f} s there, and the speedrun with "
+        f"0.98 takes {steady(half['speedrun']):.1f} s here"
     ),
     (
         f"plain recipe, by {above('half_time', 'plain', 'speedrun')[1:]}, after "
@@ -882,7 +879,7 @@ FIGURES = [
         f"{of_plain('without Muon')} of the"
     ),
     (
-        f"brings nothing ({above('half_time', 'with QK-norm', 'speedrun')}) and takes "
+        f"does not lower the loss ({above('half_time', 'with QK-norm', 'speedrun')}) and takes "
         f"{steady(half['with QK-norm']):.1f} s instead of {steady(half['speedrun']):.1f} s"
     ),
     (
@@ -917,11 +914,9 @@ FIGURES = [
         f"the second is {speedrun['metrics']['step'][-1] - first_speedrun['metrics']['step'][-1]} updates "
         "longer"
     ),
-    f"Plain ends after {seconds([plain]):.0f} s at",
-    (
-        f"it reaches after {base_seconds:.0f} s ({loss_of(plain)} and {loss:.4f}, or "
-        f"{final(plain, 'bits_per_byte'):.4f} and {bits:.4f} bits per"
-    ),
+    f"plain recipe ends after {seconds([plain]):.0f} s at",
+    f"base experiment after {base_seconds:.0f} s: {loss_of(plain)} and {loss:.4f}.",
+    f"the values are {final(plain, 'bits_per_byte'):.4f} and {bits:.4f}.",
     (
         "The speedruns, with "
         f"{speedrun['metrics']['tokens'][-1] / half['speedrun'][0]['metrics']['tokens'][-1]:.0f} times "
@@ -1011,6 +1006,7 @@ GIVEN = {
     "β1 of 0.98": SETTINGS,
     "β2 of 0.95": SETTINGS,
     "β2 of 0.98": SETTINGS,
+    "A β2 of 0.95 or 0.98 does": SETTINGS,
     "ε of 1e-12": SETTINGS,
     "ε up to 1e-4": SETTINGS,
     "16 heads": SETTINGS,
