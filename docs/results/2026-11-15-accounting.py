@@ -184,7 +184,7 @@ FIGURES = [
     ),
     # The largest batch that fits
     fit_rows(),
-    f"then only {sum(row['named_fits'] for row in fits)} of the",
+    f"Then only {sum(row['named_fits'] for row in fits)} of the",
     f"the prediction is {largest_compiled:,}",
     f"above ends at {last_batch:,}",
     # Time of a step on the H200, compiled, bf16
@@ -222,6 +222,6 @@ GIVEN = {
     "within 3 %": "the limit that is counted against",
     "within 10 %": "the limit that is counted against",
     "At 16 windows": "the sweep's settings",
-    "From 64 windows on": "the sweep's settings",
+    "from 64 windows on": "the sweep's settings",
     "blocks of up to 32 MiB": "the documentation of malloc",
 }
