@@ -14,6 +14,7 @@ GIVEN = {
     "status 400 for a wrong request, 401 for a wrong key, 404, 405, 408 for": "codes of HTTP",
     "body and 413 for": "a code of HTTP",
     "The status is 429 with": "a code of HTTP",
+    "by itself is answered with 400": "a code of HTTP",
     "is full, and 500 when the model fails on this request. It is 503 while": "codes of HTTP",
     "answered with 503, accepted": "a code of HTTP",
     "200 random requests": "tests/serve/test_serving_engine.py, with --slow",
