@@ -35,9 +35,9 @@ ORDER = {
     """),
     "bytewright.experiments.evaluation": _names("stories token_eval world_eval story_eval"),
     "bytewright.account": _names("""
-        devices parameters shapes tracing flops optimizers ranks memory time predict summary
+        devices parameters shapes tracing flops generation textbook optimizers memory ranks
+        time predict summary
     """),
-    "bytewright.account.memory": _names("inference textbook training ranks"),
 }
 """The parts of bytewright, and the modules of its largest packages, each after everything it imports."""
 
@@ -109,7 +109,7 @@ def test_a_module_imports_only_modules_before_it(module: str) -> None:
         ("bytewright.train.checkpoint", "from bytewright.train.session import ranks"),
         ("bytewright.experiments.records", "from bytewright.experiments import sweep"),
         ("bytewright.experiments.evaluation.stories", "from bytewright.experiments.execute import run_sweep"),
-        ("bytewright.account.memory.training", "from bytewright.account.predict import training_costs"),
+        ("bytewright.account.memory", "from bytewright.account.predict import training_costs"),
         ("bytewright.report.tables", "from bytewright.cli.main import main"),
     ],
 )

@@ -13,7 +13,7 @@ from shapes import large_configs
 
 from bytewright.account import PRESETS, count_parameters, largest_batch, training_memory
 from bytewright.account.devices import DEVICES
-from bytewright.account.memory.training import ALLOWANCE, WORKSPACE
+from bytewright.account.memory import ALLOWANCE, WORKSPACE
 from bytewright.account.optimizers import eager_update_bytes
 from bytewright.account.summary import PRECISIONS
 from bytewright.account.time import roofline

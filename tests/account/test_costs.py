@@ -29,7 +29,7 @@ from bytewright.account import (
     time_on,
     update_cost,
 )
-from bytewright.account.memory.inference import flops_of_token
+from bytewright.account.generation import flops_of_token
 from bytewright.account.time import least_seconds
 from bytewright.generate.decoder import KeyValueCache
 from bytewright.model import ModelConfig, TransformerLM

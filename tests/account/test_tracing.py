@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from bytewright.account import account, count_flops, count_parameters, predict_training, training_memory
-from bytewright.account.memory.inference import flops_of_token, inference_memory
-from bytewright.account.memory.training import WORKSPACE
+from bytewright.account.generation import flops_of_token, inference_memory
+from bytewright.account.memory import WORKSPACE
 from bytewright.account.predict import TrainingSetup
 from bytewright.account.tracing import AccountWarning, costs_of, trace_part
 from bytewright.model import Linear, ModelConfig, MultiHeadSelfAttention, SwiGLU, TransformerLM

@@ -2,8 +2,9 @@
 
 `account(config)` returns all of them at once (`summary`). Read `parameters` and `flops` first; each module
 documents its formulas. The parts of a model state their own costs, or `tracing` measures them. `optimizers`
-has the update rules, `memory/` the memory of training and generation, and `ranks` what several ranks send.
-`time` predicts a step from the rates in `devices`, and `predict` a whole run. `shapes` has model configs.
+has the update rules, `memory` the peak of a training step, `textbook` a rule of thumb for it, `generation`
+the memory of generation, and `ranks` what several ranks store and send. `time` predicts a step from the rates
+in `devices`, and `predict` a whole run. `shapes` has model configs.
 Tests compare the predictions with built models, and docs/results compares them with measurements on a GPU.
 Depends on `model` and `optim`.
 
@@ -21,16 +22,15 @@ if TYPE_CHECKING:
         list_matmuls,
         training_flops_per_token,
     )
-    from bytewright.account.memory.inference import InferenceMemory, inference_memory
-    from bytewright.account.memory.ranks import predict_rank_memory
-    from bytewright.account.memory.textbook import TextbookMemory, textbook_estimate
-    from bytewright.account.memory.training import TrainingMemory, largest_batch, training_memory
+    from bytewright.account.generation import InferenceMemory, inference_memory
+    from bytewright.account.memory import TrainingMemory, largest_batch, training_memory
     from bytewright.account.optimizers import UpdateCost, state_bytes, update_cost
     from bytewright.account.parameters import ParameterCount, count_parameters
     from bytewright.account.predict import TrainingCosts, TrainingSetup, predict_training, training_costs
-    from bytewright.account.ranks import Ranks, sent_bytes
+    from bytewright.account.ranks import Ranks, predict_rank_memory, sent_bytes
     from bytewright.account.shapes import PRESETS, find_preset, propose_shape
     from bytewright.account.summary import Account, TimeAccount, account, largest_batches, time_on
+    from bytewright.account.textbook import TextbookMemory, textbook_estimate
     from bytewright.account.time import StepPart, roofline, training_days
     from bytewright.formatting import parse_bytes
     from bytewright.model.costs import Matmul

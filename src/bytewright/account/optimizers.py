@@ -14,8 +14,7 @@ tensors of AdamW. This is half an operation per byte, so memory bandwidth limits
 
 The stated counts are exact. Tests count the operations of the reference rules. They also count the bytes that
 the fused rules move without a compiler (`eager_update_bytes`), where each operation is one pass over memory.
-The costs
-of other optimizers are measured: one update is traced, operation by operation (`trace_update`).
+The costs of other optimizers are measured: one update is traced, operation by operation (`trace_update`).
 
 The reference rules update one parameter at a time and need little temporary memory. The fused rules update
 whole groups. Without a compiler, each operation allocates a tensor of that size. Compiled, they are one
@@ -30,7 +29,7 @@ import functools
 import math
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.nn import Parameter
@@ -81,9 +80,14 @@ class RuleGroup:
         """Numbers in all parameters."""
         return sum(count * math.prod(shape) for shape, count in self.shapes.items())
 
+    @property
+    def fused_rule(self) -> type[FusedOptimizer] | None:
+        """The fused version of the rule, if it states its costs."""
+        fused = self.rule.fused_version
+        return fused if fused is not None and issubclass(fused, FusedOptimizer) else None
 
-@dataclass(frozen=True)
-class TracedUpdate:
+
+class TracedUpdate(NamedTuple):
     """What tracing one update of a whole model found; numbers are floats where they were scaled."""
 
     state_bytes: float
@@ -145,15 +149,11 @@ def eager_update_bytes(config: ModelConfig, optimizer: AnyOptimizer, device: Dev
     [212, 60]
     """
     groups = list_rule_groups(config, optimizer)
-    fused = [] if groups is None else [(group.rule.fused_version, group.shapes) for group in groups]
-    if groups is None or not all(rule and issubclass(rule, FusedOptimizer) for rule, _ in fused):
+    if groups is None or not all(group.fused_rule for group in groups):
         return round(trace_update(config, optimizer).moved_bytes)
     on_gpu = device == "cuda"
-    return sum(
-        rule.count_moved_bytes(shapes, on_gpu=on_gpu)
-        for rule, shapes in fused
-        if rule and issubclass(rule, FusedOptimizer)
-    )
+    rules = ((group.fused_rule, group.shapes) for group in groups)
+    return sum(rule.count_moved_bytes(shapes, on_gpu=on_gpu) for rule, shapes in rules if rule)
 
 
 def update_temporaries(x: StepShape, optimizer: AnyOptimizer, *, is_fused: bool) -> int:
@@ -167,9 +167,8 @@ def update_temporaries(x: StepShape, optimizer: AnyOptimizer, *, is_fused: bool)
         return round(trace_update(x.config, optimizer).temporary_bytes)
     peak, before = 0, 0
     for group in groups:
-        fused = group.rule.fused_version
-        if is_fused and fused is not None and issubclass(fused, FusedOptimizer):
-            of_group, before = fused.count_temporary_bytes(
+        if is_fused and group.fused_rule:
+            of_group, before = group.fused_rule.count_temporary_bytes(
                 group.shapes, compiled=x.compiled, on_gpu=x.device == "cuda", before=before
             )
         else:
@@ -185,23 +184,22 @@ def has_fused_update(config: ModelConfig, optimizer: AnyOptimizer) -> bool:
     >>> has_fused_update(tiny, "muon")
     True
     """
-    return _examine(config, optimizer, _part_of(optimizer)).is_fused
+    return _examine(config, optimizer, _part_of(optimizer))[1]
 
 
 def list_rule_groups(config: ModelConfig, optimizer: AnyOptimizer) -> list[RuleGroup] | None:
     """Return the rules of an optimizer with their parameters, or None if one does not state its costs."""
-    return _examine(config, optimizer, _part_of(optimizer)).groups
-
-
-@dataclass(frozen=True)
-class _Examined:
-    groups: list[RuleGroup] | None
-    is_fused: bool
+    return _examine(config, optimizer, _part_of(optimizer))[0]
 
 
 @functools.lru_cache(maxsize=64)
-def _examine(config: ModelConfig, optimizer: AnyOptimizer, part: object) -> _Examined:
-    """Build an optimizer over a model of one layer; `part` is the registered part, which can be replaced."""
+def _examine(
+    config: ModelConfig, optimizer: AnyOptimizer, part: object
+) -> tuple[list[RuleGroup] | None, bool]:
+    """Return the rules of an optimizer, and whether its fused version updates flat groups of parameters.
+
+    The optimizer is built over a model of one layer. `part` is the registered part, which can be replaced.
+    """
     settings = _settings_of(optimizer)
     model = TransformerLM(dataclasses.replace(config, num_layers=1), device="meta")
     counts = {
@@ -214,13 +212,13 @@ def _examine(config: ModelConfig, optimizer: AnyOptimizer, part: object) -> _Exa
     groups: list[RuleGroup] = []
     for rule in built.optimizers if isinstance(built, CombinedOptimizer) else [built]:
         if not isinstance(rule, Optimizer) or not _states_costs(type(rule)):
-            return _Examined(None, is_fused)
+            return None, is_fused
         shapes: dict[Shape, int] = {}
         for parameter in rule.parameters:
             shape = tuple(parameter.shape)
             shapes[shape] = shapes.get(shape, 0) + counts[parameter]
         groups.append(RuleGroup(type(rule), shapes))
-    return _Examined(groups, is_fused)
+    return groups, is_fused
 
 
 def _states_costs(rule: type[Optimizer]) -> bool:
@@ -252,7 +250,7 @@ def _trace(config: ModelConfig, optimizer: AnyOptimizer, part: object) -> Traced
     try:
         one, two = (_trace_model(model, optimizer) for model in models)
     except Exception:  # a value of a tensor without contents was read, or the update fails
-        sizes = [sum(parameter.numel() for parameter in model.parameters()) for model in models]
+        sizes = [_count_weights(model) for model in models]
         for model in models:
             _shrink(model)
         try:
@@ -261,21 +259,17 @@ def _trace(config: ModelConfig, optimizer: AnyOptimizer, part: object) -> Traced
             name = _settings_of(optimizer).name
             message = f"the optimizer {name!r} failed in a trial update: {first_line(error)}"
             raise UsageError(message, key="optimizer.name", found=name) from error
+        factors = [size / _count_weights(model) for size, model in zip(sizes, models, strict=True)]
         one, two = (
-            _scale(traced, size / sum(parameter.numel() for parameter in model.parameters()))
-            for traced, size, model in zip(tiny, sizes, models, strict=True)
+            TracedUpdate(*(factor * value for value in traced))
+            for factor, traced in zip(factors, tiny, strict=True)
         )
     more = config.num_layers - 1
-    values = [a + more * (b - a) for a, b in zip(_numbers(one), _numbers(two), strict=True)]
-    return TracedUpdate(*values)
+    return TracedUpdate(*(a + more * (b - a) for a, b in zip(one, two, strict=True)))
 
 
-def _numbers(traced: TracedUpdate) -> list[float]:
-    return [getattr(traced, field.name) for field in dataclasses.fields(traced)]
-
-
-def _scale(traced: TracedUpdate, factor: float) -> TracedUpdate:
-    return TracedUpdate(*(factor * value for value in _numbers(traced)))
+def _count_weights(model: TransformerLM) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())
 
 
 def _shrink(model: TransformerLM) -> None:

@@ -15,17 +15,10 @@ from typing import Any, NamedTuple
 
 from bytewright.account.devices import Device, Rate
 from bytewright.account.flops import training_flops_per_token
-from bytewright.account.memory.ranks import predict_rank_memory
-from bytewright.account.memory.training import (
-    ALLOWANCE,
-    TrainingMemory,
-    largest_batch,
-    largest_fitting,
-    training_memory,
-)
+from bytewright.account.memory import ALLOWANCE, TrainingMemory, largest_fitting
 from bytewright.account.optimizers import AnyOptimizer
 from bytewright.account.parameters import count_parameters
-from bytewright.account.ranks import Ranks, Strategy, sent_bytes
+from bytewright.account.ranks import Ranks, Strategy, predict_rank_memory, sent_bytes
 from bytewright.account.time import least_seconds, roofline, seconds_at
 from bytewright.model.config import Implementation, ModelConfig
 from bytewright.model.costs import WIDE, DeviceKind, Precision, StepShape
@@ -150,17 +143,7 @@ def predict_training(config: ModelConfig, setup: TrainingSetup) -> dict[str, flo
     >>> predicted["parameters"], predicted["seconds"]  # without a device
     (22696448, None)
     """
-    memory = training_memory(
-        config,
-        batch_size=setup.batch_size,
-        precision=setup.precision,
-        optimizer=setup.optimizer,
-        optimizer_implementation=setup.optimizer_implementation,
-        compiled=setup.compiled,
-        device=setup.device_kind,
-    )
-    if setup.is_on_ranks:
-        memory = setup_memory(config, setup)
+    memory = _setup_memory(config, setup)
     speed = tokens_per_second(config, setup)
     held = 0 if setup.is_on_ranks else setup.num_held_sums * WIDE * count_parameters(config).total
     return {
@@ -176,24 +159,12 @@ def predict_training(config: ModelConfig, setup: TrainingSetup) -> dict[str, flo
 def _largest_batch(config: ModelConfig, setup: TrainingSetup, available: float) -> int:
     """Return the most sequences at once that fit into the memory of one rank."""
     usable = available if setup.device_kind == "cuda" else (available - CODE_BYTES) / HEAP_SHARE
-    if setup.is_on_ranks:
-        limit = usable * (1 - ALLOWANCE)
-        return largest_fitting(
-            lambda size: setup_memory(config, replace(setup, batch_size=size)).peak <= limit
-        )
-    return largest_batch(
-        config,
-        usable,
-        precision=setup.precision,
-        compiled=setup.compiled,
-        optimizer=setup.optimizer,
-        optimizer_implementation=setup.optimizer_implementation,
-        device=setup.device_kind,
-    )
+    limit = usable * (1 - ALLOWANCE)
+    return largest_fitting(lambda size: _setup_memory(config, replace(setup, batch_size=size)).peak <= limit)
 
 
-def setup_memory(config: ModelConfig, setup: TrainingSetup) -> TrainingMemory:
-    """Return the memory of a step on one of the ranks of a setup."""
+def _setup_memory(config: ModelConfig, setup: TrainingSetup) -> TrainingMemory:
+    """Return the memory of a step on one of the ranks of a setup, without the sums of one process alone."""
     shape = StepShape(
         config=config,
         batch_size=setup.batch_size,
@@ -203,7 +174,8 @@ def setup_memory(config: ModelConfig, setup: TrainingSetup) -> TrainingMemory:
         device=setup.device_kind,
     )
     implementation = setup.optimizer_implementation or config.implementation
-    return predict_rank_memory(shape, setup.ranks, optimizer=setup.optimizer, implementation=implementation)
+    ranks = setup.ranks if setup.is_on_ranks else Ranks()
+    return predict_rank_memory(shape, ranks, optimizer=setup.optimizer, implementation=implementation)
 
 
 def _resident_bytes(config: ModelConfig, setup: TrainingSetup, memory: TrainingMemory) -> int:

@@ -13,12 +13,12 @@ from typing import Any
 
 from bytewright.account.devices import Device, Rate
 from bytewright.account.flops import FlopCount, count_flops, list_matmuls
-from bytewright.account.memory.inference import InferenceMemory, flops_of_token, inference_memory
-from bytewright.account.memory.textbook import TextbookMemory, textbook_estimate
-from bytewright.account.memory.training import TrainingMemory, largest_batch, training_memory
+from bytewright.account.generation import InferenceMemory, flops_of_token, inference_memory
+from bytewright.account.memory import TrainingMemory, largest_batch, training_memory
 from bytewright.account.optimizers import UpdateCost, list_update_costs
 from bytewright.account.parameters import ParameterCount, count_parameters
 from bytewright.account.predict import TrainingSetup, usual_efficiency
+from bytewright.account.textbook import TextbookMemory, textbook_estimate
 from bytewright.account.time import SECONDS_PER_DAY, StepPart, least_seconds, roofline, seconds_at
 from bytewright.model.config import Implementation, ModelConfig
 from bytewright.model.costs import Matmul, Precision

@@ -7,7 +7,7 @@ bandwidth seconds for its memory traffic. The larger of the two is its lower bou
 a lower bound of the step. One measured step gives the efficiency: the share of the roofline that a machine
 reaches. With it the time of other sizes can be predicted.
 
-The traffic is that of the fused implementation, in the letters of `memory.training`. A product moves
+The traffic is that of the fused implementation, in the letters of `memory`. A product moves
 s·(m·k + k·n + m·n) bytes. Attention reads q, k, v and writes the result; its backward pass moves twice as
 much. The other operations, compiled:
 

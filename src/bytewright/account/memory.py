@@ -124,15 +124,10 @@ def training_memory(
     >>> memory.parameters, memory.peak_moment.name
     (90785792, 'loss')
     """
-    if batch_size < 1:
-        raise wrong_value("batch_size", "at least 1", batch_size)
-    length = config.context_length if num_tokens is None else num_tokens
-    if length < 1:
-        raise wrong_value("num_tokens", "at least 1", length)
     shape = StepShape(
         config=config,
         batch_size=batch_size,
-        num_tokens=length,
+        num_tokens=config.context_length if num_tokens is None else num_tokens,
         precision=precision,
         compiled=compiled,
         device=device,
@@ -147,11 +142,8 @@ def largest_batch(
     num_tokens: int | None = None,
     precision: Precision = "fp32",
     compiled: bool = False,
-    optimizer: AnyOptimizer = "adamw",
-    optimizer_implementation: Implementation | None = None,
-    device: DeviceKind = "cuda",
 ) -> int:
-    """Return the largest batch whose peak, plus `ALLOWANCE`, fits into `memory_bytes`; 0 if none fits.
+    """Return the largest batch that fits into `memory_bytes` of a GPU, less `ALLOWANCE`; 0 if none fits.
 
     >>> base = ModelConfig(vocab_size=10_000, context_length=256, d_model=512, num_layers=4, num_heads=16)
     >>> largest_batch(base, 80e9, precision="bf16") > largest_batch(base, 80e9)
@@ -161,14 +153,7 @@ def largest_batch(
 
     def fits(batch_size: int) -> bool:
         memory = training_memory(
-            config,
-            batch_size=batch_size,
-            num_tokens=num_tokens,
-            precision=precision,
-            compiled=compiled,
-            optimizer=optimizer,
-            optimizer_implementation=optimizer_implementation,
-            device=device,
+            config, batch_size=batch_size, num_tokens=num_tokens, precision=precision, compiled=compiled
         )
         return memory.peak <= usable
 
@@ -192,10 +177,14 @@ class StepMemory:
     """The moments of one step and the bytes that are alive at each."""
 
     def __init__(self, x: StepShape, optimizer: AnyOptimizer, implementation: Implementation) -> None:
+        for name in ("batch_size", "num_tokens"):
+            if getattr(x, name) < 1:
+                raise wrong_value(name, "at least 1", getattr(x, name))
         self.x = x
         self.has_fused_update = implementation == "fused" and has_fused_update(x.config, optimizer)
         count = count_parameters(x.config)
         self.parameters = WIDE * count.total
+        self.gradient_buffer = self.parameters if self.has_fused_update else 0
         self.block_parameters = WIDE * count.blocks // x.config.num_layers
         self.ffn_parameters = WIDE * count.feed_forward // x.config.num_layers
         self.state = state_bytes(x.config, optimizer)
@@ -316,7 +305,7 @@ class StepMemory:
         parts = {
             "parameters": self.parameters,
             "optimizer state": self.state,
-            "gradients": gradients + (self.parameters if self.has_fused_update else 0),
+            "gradients": gradients + self.gradient_buffer,
             "workspace": WORKSPACE[self.x.device],
         }
         for extra in (kept or {}, more):
