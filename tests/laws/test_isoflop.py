@@ -9,9 +9,9 @@ import pytest
 from synthetic import TRUE, law_points
 
 from bytewright.errors import UsageError
-from bytewright.laws.isoflop import find_levels, fit_envelope, fit_parabola, fit_parabolas, fit_power_law
+from bytewright.laws.analysis import ALL_POINTS, ENVELOPE, SMALLER, recover_limit
+from bytewright.laws.isoflop import find_levels, fit_envelope, fit_exponent, fit_parabola, fit_parabolas
 from bytewright.laws.points import Point, Points
-from bytewright.laws.recovery import ALL_POINTS, ENVELOPE, SMALLER, recover_limit
 
 
 def parabola_points(best: float = 3e6, curvature: float = 0.2, lowest: float = 1.5) -> Points:
@@ -47,11 +47,11 @@ def test_the_parabola_of_a_law_approaches_the_closed_form_of_its_optimum() -> No
         assert [each.best_size for each in found] == pytest.approx(
             [TRUE.best_size(each) for each in flops], rel=tolerance
         )
-    exponent = fit_power_law(flops, [TRUE.best_size(each) for each in flops]).exponent
+    exponent = fit_exponent(flops, [TRUE.best_size(each) for each in flops])
     assert exponent == pytest.approx(TRUE.best_size_exponent)
     losses = [float(TRUE.loss(n := TRUE.best_size(each), each / 6 / n)) for each in flops]
-    above = fit_power_law(flops, [loss - TRUE.limit for loss in losses])
-    assert -above.exponent == pytest.approx(TRUE.envelope_exponent)
+    above = fit_exponent(flops, [loss - TRUE.limit for loss in losses])
+    assert -above == pytest.approx(TRUE.envelope_exponent)
 
 
 def test_the_best_size_of_a_law_is_a_minimum() -> None:

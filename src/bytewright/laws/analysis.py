@@ -1,9 +1,14 @@
-"""Analyse the points of a sweep: laws with and without the known E, isoFLOP optima, and the recovery of E."""
+"""Analyse the points of a sweep: laws with and without the known E, isoFLOP optima, and the recovery of E.
+
+The known E is the floor of the points: the entropy of the text that the models were evaluated on. The usual
+procedures are compared by how well they recover it. Each estimates E without it, from all points and from
+those without the largest level of compute.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,17 +22,30 @@ from bytewright.corpus.worldbook.curves import (
     unstored_share,
 )
 from bytewright.errors import UsageError
-from bytewright.laws.bootstrap import NUM_RESAMPLES, Estimate, estimate
-from bytewright.laws.isoflop import Parabola, find_levels, fit_parabola, fit_power_law
+from bytewright.laws.bootstrap import NUM_RESAMPLES, Estimate, Fit, estimate
+from bytewright.laws.isoflop import (
+    Parabola,
+    find_levels,
+    fit_envelope,
+    fit_exponent,
+    fit_parabola,
+    fit_parabolas,
+)
 from bytewright.laws.law import LAW_FIELDS, SYMBOLS, Law, fit_law
 from bytewright.laws.points import Points
 from bytewright.laws.power import Objective, Vector
-from bytewright.laws.recovery import Recovery, recover_limit
 
 LOGS = frozenset({"size_scale", "data_scale", "best_size", "best_tokens"})
 """Positive values, whose intervals are symmetric on a log scale."""
 BITS_PER_PERSON = 32.0
 """The bits of all facts about a person of the world book."""
+ALL_POINTS, SMALLER = "all", "without the largest compute"
+PARAMETRIC: Mapping[str, Objective] = {
+    "parametric fit, Huber loss of logarithms": "huber",
+    "variable projection, logarithms": "log",
+    "variable projection, linear": "linear",
+}
+ENVELOPE = "isoFLOP envelope, extrapolated"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +72,26 @@ class Level:
     parabola: Parabola
     estimates: Mapping[str, Estimate]
     num_points: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recovery:
+    """The E that one procedure finds."""
+
+    procedure: str
+    data: str
+    """Which points were used."""
+    estimate: Estimate | None
+    """None if the procedure cannot be applied."""
+    reason: str = ""
+    """Why it cannot be applied."""
+    true: float | None = None
+    """The known E."""
+
+    @property
+    def errors(self) -> float | None:
+        """The distance to the known E in standard errors."""
+        return self.estimate.errors_from(self.true) if self.estimate and self.true is not None else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,9 +154,7 @@ def _fit(points: Points, objective: Objective, known_limit: bool, num_resamples:
         found = fit_law(points, objective=objective, known_limit=known_limit, losses=losses, start=law)
         return _values(found)
 
-    estimates = estimate(
-        points, lambda losses: _values(law), refit=refit, num_resamples=num_resamples, logs=LOGS
-    )
+    estimates = estimate(points, refit, values=_values(law), num_resamples=num_resamples, logs=LOGS)
     if known_limit:
         estimates["limit"] = Estimate(law.limit)
     return FittedLaw(
@@ -169,11 +205,62 @@ def _fit_levels(
         found = [fit_parabola(points.select(mask), losses[mask]) for mask in masks]
         flops = [each.flops for each in found]
         return {
-            "best_size_exponent": fit_power_law(flops, [each.best_size for each in found]).exponent,
-            "best_tokens_exponent": fit_power_law(flops, [each.best_tokens for each in found]).exponent,
+            "best_size_exponent": fit_exponent(flops, [each.best_size for each in found]),
+            "best_tokens_exponent": fit_exponent(flops, [each.best_tokens for each in found]),
         }
 
     return levels, estimate(points, fit_optima, num_resamples=num_resamples)
+
+
+def recover_limit(points: Points, *, num_resamples: int = NUM_RESAMPLES) -> list[Recovery]:
+    """Return the E of every procedure, with all points and without the largest level of compute."""
+    parts = {ALL_POINTS: points}
+    levels = find_levels(points)
+    if len(levels) > 1:
+        is_smaller = points.compute < points.compute[levels[-1]].min()
+        if is_smaller.any():
+            parts[SMALLER] = points.select(is_smaller)
+    procedures: dict[str, Callable[[Points], tuple[float, Fit]]] = {
+        name: _parametric(objective) for name, objective in PARAMETRIC.items()
+    } | {ENVELOPE: _envelope}
+    found = []
+    for data, part in parts.items():
+        for name, procedure in procedures.items():
+            recovered, reason = None, ""
+            try:
+                limit, refit = procedure(part)
+                values = {"E": limit}
+                recovered = estimate(part, refit, values=values, num_resamples=num_resamples)["E"]
+            except UsageError as error:
+                reason = str(error)
+            found.append(
+                Recovery(procedure=name, data=data, estimate=recovered, reason=reason, true=points.floor)
+            )
+    return found
+
+
+def _parametric(objective: Objective) -> Callable[[Points], tuple[float, Fit]]:
+    """Return a function that fits a law, and returns its E and a fit of resamples."""
+
+    def procedure(points: Points) -> tuple[float, Fit]:
+        law = fit_law(points, objective=objective)
+
+        def refit(losses: Vector) -> Mapping[str, float]:
+            return {"E": fit_law(points, objective=objective, losses=losses, start=law).limit}
+
+        return law.limit, refit
+
+    return procedure
+
+
+def _envelope(points: Points) -> tuple[float, Fit]:
+    """Fit the envelope of the levels; return its E and a fit of resamples."""
+    envelope = fit_envelope(fit_parabolas(points))
+
+    def refit(losses: Vector) -> Mapping[str, float]:
+        return {"E": fit_envelope(fit_parabolas(points, losses), start=envelope).limit}
+
+    return envelope.limit, refit
 
 
 def _predict(points: Points, fit: FittedLaw) -> list[Prediction]:

@@ -42,14 +42,14 @@ class Estimate:
 class SeedResampler:
     """Draws the losses of points again, seed by seed."""
 
-    def __init__(self, points: Points, seed: int = 0) -> None:
+    def __init__(self, points: Points) -> None:
         self.losses, self.settings = points.losses, points.settings
         seeds = np.array([point.seed for point in points.points])
         order = np.lexsort((seeds, self.settings))
         self.members = [order[self.settings[order] == each] for each in np.unique(self.settings)]
         self.repeated = [each for each in self.members if len(each) > 1]
         self.num_seeds = max(map(len, self.members))
-        self.random = np.random.default_rng(seed)
+        self.random = np.random.default_rng(0)
 
     @property
     def can_resample(self) -> bool:
@@ -107,23 +107,23 @@ def estimate(
     points: Points,
     fit: Fit,
     *,
-    refit: Fit | None = None,
+    values: Mapping[str, float] | None = None,
     num_resamples: int = NUM_RESAMPLES,
-    seed: int = 0,
     logs: frozenset[str] = frozenset(),
 ) -> dict[str, Estimate]:
-    """Return the values that `fit` finds, with intervals over seeds; `refit` is a faster fit of resamples.
+    """Return fitted values with intervals over seeds; `fit` is applied to resamples of the losses.
 
-    A resample that cannot be fitted counts as missing. Without repeated seeds there are no intervals.
+    The values are those of the given losses, `fit(points.losses)` unless they are given. A resample that
+    cannot be fitted counts as missing. Without repeated seeds there are no intervals.
     """
-    values = fit(points.losses)
-    resampler = SeedResampler(points, seed)
+    values = fit(points.losses) if values is None else values
+    resampler = SeedResampler(points)
     if not resampler.can_resample:
         return {name: Estimate(value) for name, value in values.items()}
     resampled: dict[str, list[float]] = {name: [] for name in values}
     for _ in range(num_resamples):
         try:
-            found = (refit or fit)(resampler.draw())
+            found = fit(resampler.draw())
         except UsageError:
             continue
         for name in resampled:

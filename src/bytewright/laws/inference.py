@@ -84,9 +84,9 @@ class Difference:
     is_paired: bool
     """Whether both settings have the same seeds, so that differences were formed seed by seed."""
 
-    def half_width(self, confidence: float = CONFIDENCE) -> float:
+    def half_width(self) -> float:
         """Return half the width of the t interval."""
-        return student_quantile(confidence, self.degrees) * self.error
+        return student_quantile(CONFIDENCE, self.degrees) * self.error
 
     @property
     def p_value(self) -> float:

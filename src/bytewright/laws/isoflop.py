@@ -17,7 +17,7 @@ import numpy as np
 
 from bytewright.errors import UsageError
 from bytewright.laws.points import Points
-from bytewright.laws.power import Objective, PowerFit, Vector, fit_power_laws
+from bytewright.laws.power import PowerFit, Vector, fit_power_laws
 
 LEVEL_GAP = 1.25
 """Points belong to different levels if their compute differs by more than this factor."""
@@ -46,14 +46,6 @@ class Parabola:
         """Return the loss of the parabola."""
         distance: Vector = np.log(sizes / self.best_size)
         return self.lowest + self.curvature * distance**2
-
-
-@dataclass(frozen=True)
-class PowerLaw:
-    """y = scale x^exponent."""
-
-    scale: float
-    exponent: float
 
 
 def find_levels(points: Points) -> list[np.ndarray[tuple[int], np.dtype[np.bool_]]]:
@@ -101,26 +93,22 @@ def fit_parabolas(points: Points, losses: Vector | None = None) -> list[Parabola
     return [fit_parabola(points.select(mask), losses[mask]) for mask in find_levels(points)]
 
 
-def fit_power_law(x: Sequence[float], y: Sequence[float]) -> PowerLaw:
-    """Fit a line to ln y against ln x.
+def fit_exponent(x: Sequence[float], y: Sequence[float]) -> float:
+    """Return the exponent of y as a power of x: the slope of a line through ln y against ln x.
 
-    >>> law = fit_power_law([1.0, 4.0, 16.0], [3.0, 6.0, 12.0])
-    >>> round(law.scale, 12), round(law.exponent, 12)
-    (3.0, 0.5)
+    >>> round(fit_exponent([1.0, 4.0, 16.0], [3.0, 6.0, 12.0]), 12)
+    0.5
     """
     if len(set(x)) < 2:
         raise UsageError("a power law of compute needs at least two levels", key="flops", found=len(set(x)))
-    exponent, logarithm = np.polyfit(np.log(x), np.log(y), 1)
-    return PowerLaw(math.exp(logarithm), float(exponent))
+    return float(np.polyfit(np.log(x), np.log(y), 1)[0])
 
 
-def fit_envelope(
-    parabolas: Sequence[Parabola], *, objective: Objective = "log", start: PowerFit | None = None
-) -> PowerFit:
+def fit_envelope(parabolas: Sequence[Parabola], *, start: PowerFit | None = None) -> PowerFit:
     """Fit E + K C^-g to the envelope, the lowest losses of the levels; `start` is a fit of similar data."""
     if len(parabolas) < 3:
         message = f"the envelope has three unknowns, so it needs three levels; there are {len(parabolas)}"
         raise UsageError(message, key="flops", expected=3, found=len(parabolas))
     flops = np.array([each.flops for each in parabolas])
     lowest = np.array([each.lowest for each in parabolas])
-    return fit_power_laws((flops,), lowest, objective=objective, start=start)
+    return fit_power_laws((flops,), lowest, start=start)

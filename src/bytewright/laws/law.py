@@ -33,8 +33,9 @@ class Law:
 
     def as_power_fit(self) -> PowerFit:
         """Return the law as a sum of power laws."""
-        exponents = (self.size_exponent, self.data_exponent)
-        return PowerFit(self.limit, (self.size_scale, self.data_scale), exponents, 0.0)
+        return PowerFit(
+            self.limit, (self.size_scale, self.data_scale), (self.size_exponent, self.data_exponent)
+        )
 
     def best_size(self, flops: float) -> float:
         """Return the N with the lowest loss for C = 6 N D: the derivative along this curve is 0.

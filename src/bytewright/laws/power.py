@@ -36,11 +36,12 @@ GRID = tuple(float(each) for each in np.geomspace(0.03, 2.0, 10))
 NUM_STARTS = 3
 """The number of grid points from which the search is refined."""
 INNER_STEPS, INNER_TOLERANCE = 40, 1e-9
+OUTER_STEPS, OUTER_TOLERANCE = 400, 1e-7
 
 Vector = Float64[np.ndarray, " _"]
 """Numbers of any length: points, exponents or coefficients."""
-Solution = tuple[float, Vector, Vector, float]
-"""E, the coefficients of the terms with centred x, the exponents, and the objective."""
+Solution = tuple[float, Vector, Vector]
+"""E, the coefficients of the terms with centred x, and the exponents."""
 
 
 @dataclass(frozen=True)
@@ -53,8 +54,6 @@ class PowerFit:
     """c of each term."""
     exponents: tuple[float, ...]
     """p of each term."""
-    objective: float
-    """The value of the objective."""
 
     def predict(self, *xs: Vector | float) -> Float64[np.ndarray, "*points"]:
         """Return y for the x of each term."""
@@ -79,15 +78,12 @@ def fit_power_laws(
     centres = tuple(float(np.exp(np.mean(np.log(x)))) for x in xs)
     inner = _Inner(tuple(np.log(x / c) for x, c in zip(xs, centres, strict=True)), y, limit, objective)
 
-    if start is not None and (improved := inner.improve(start, centres)) is not None:
-        limit_found, scales, exponents, value = improved
-    else:
-        limit_found, scales, exponents, value = _search(inner, len(xs))
+    improved = None if start is None else inner.improve(start, centres)
+    limit_found, scales, exponents = improved or _search(inner, len(xs))
     return PowerFit(
         limit=limit_found,
         scales=tuple(float(c * x**p) for c, x, p in zip(scales, centres, exponents, strict=True)),
         exponents=tuple(float(each) for each in exponents),
-        objective=value,
     )
 
 
@@ -100,8 +96,7 @@ def _search(inner: _Inner, num_terms: int) -> Solution:
         return inner.solve(np.exp(log_exponents))[0]
 
     found = min((minimise(profile, first, 0.2) for first in starts), key=profile)
-    value, coefficients = inner.solve(np.exp(found))
-    return (*inner.split(coefficients), np.exp(found), value)
+    return (*inner.split(inner.solve(np.exp(found))[1]), np.exp(found))
 
 
 class _Inner:
@@ -175,7 +170,7 @@ class _Inner:
                     return None
             values = values + size * step
             if current - found <= 1e-9 * found:
-                return (*self.split(values[:-num_terms]), values[-num_terms:], found)
+                return (*self.split(values[:-num_terms]), values[-num_terms:])
             current = found
         return None
 
@@ -241,14 +236,7 @@ def solve_nonnegative(
     return best
 
 
-def minimise(
-    function: Callable[[Vector], float],
-    start: Vector,
-    size: float,
-    *,
-    tolerance: float = 1e-7,
-    max_steps: int = 400,
-) -> Vector:
+def minimise(function: Callable[[Vector], float], start: Vector, size: float) -> Vector:
     """Return a local minimum by the method of Nelder and Mead, from a simplex of the given size.
 
     >>> found = minimise(lambda x: float((x[0] - 1) ** 2 + (x[1] + 2) ** 2), np.zeros(2), 0.5)
@@ -257,10 +245,10 @@ def minimise(
     """
     simplex = [start, *(start + size * row for row in np.eye(len(start)))]
     values = [function(corner) for corner in simplex]
-    for _ in range(max_steps):
+    for _ in range(OUTER_STEPS):
         order = sorted(range(len(simplex)), key=values.__getitem__)
         simplex, values = [simplex[n] for n in order], [values[n] for n in order]
-        if np.abs(np.array(simplex[1:]) - simplex[0]).max() < tolerance:
+        if np.abs(np.array(simplex[1:]) - simplex[0]).max() < OUTER_TOLERANCE:
             break
         centre = np.mean(simplex[:-1], axis=0)
 
