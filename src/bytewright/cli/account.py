@@ -21,22 +21,18 @@ if TYPE_CHECKING:
     from bytewright.train.config import TrainConfig
 
 
-def _option(metavar: str, hint: str = "(optional)", **fields: Any) -> Any:
-    return tyro.conf.arg(metavar=metavar, help_behavior_hint=hint, **fields)
-
-
 def _from_recipe(metavar: str, default: str) -> Any:
-    return _option(metavar, f"(default: the recipe's, or {default})")
+    return options.arg(metavar, f"(default: the recipe's, or {default})")
 
 
 FROM_PRESET = "(default: the preset's)"
 MOST = 1e30
 """The largest number of an option; products of such numbers still fit into a float."""
-Size = Annotated[int | None, _option("INT", FROM_PRESET)]
-Switch = Annotated[bool | None, _option("{True,False}", FROM_PRESET)]
-Part = Annotated[str | None, _option("NAME", FROM_PRESET)]
-Number = Annotated[float | None, _option("NUMBER")]
-Bytes = Annotated[str | None, _option("SIZE")]
+Size = Annotated[int | None, options.arg("INT", FROM_PRESET)]
+Switch = Annotated[bool | None, options.arg("{True,False}", FROM_PRESET)]
+Part = Annotated[str | None, options.arg("NAME", FROM_PRESET)]
+Number = Annotated[float | None, options.arg("NUMBER")]
+Bytes = Annotated[str | None, options.arg("SIZE")]
 Count = Annotated[int | None, _from_recipe("INT", "1")]
 
 
@@ -58,103 +54,78 @@ class AccountFor:
       bytewright account --family --plot shares.svg
     """
 
-    preset: Annotated[str | None, _option("NAME", "(default: gpt2-small)")] = None
+    preset: Annotated[str | None, options.arg("NAME", "(default: gpt2-small)")] = None
     """base, gpt2-small, gpt2-medium, gpt2-large or gpt2-xl (the sizes of GPT-2, our architecture)."""
-
     config: options.FileOption = None
     """Instead of a preset: a recipe, the name of one that comes with Bytewright, or a run's config.json."""
-
     set: options.Overrides = ()
     """With --config: values to replace in the recipe, such as model.ffn=silu."""
-
     parameters: Number = None
     """Propose a shape with this number of parameters, and print it as a table for a recipe."""
-
     vocab_size: Size = None
-    context_length: Annotated[int | None, _option("INT", FROM_PRESET, aliases=["--context"])] = None
+    context_length: Annotated[int | None, options.arg("INT", FROM_PRESET, aliases=["--context"])] = None
     d_model: Size = None
     num_layers: Size = None
     num_heads: Size = None
     d_ff: Size = None
     num_kv_heads: Size = None
-    rope_theta: Annotated[float | None, _option("FLOAT", FROM_PRESET)] = None
-    norm: Annotated[Literal["pre", "post", "none"] | None, _option("{pre,post,none}", FROM_PRESET)] = None
+    rope_theta: Annotated[float | None, options.arg("FLOAT", FROM_PRESET)] = None
+    norm: Annotated[Literal["pre", "post", "none"] | None, options.arg("{pre,post,none}", FROM_PRESET)] = None
     norm_kind: Part = None
     position: Part = None
     attention: Part = None
     ffn: Part = None
     tie_embeddings: Switch = None
     qk_norm: Switch = None
-
     batch: Count = None
     """The number of sequences in a batch."""
-
     accumulate: Count = None
     """The number of parts of a batch that are computed one after the other."""
-
     ranks: Annotated[int, tyro.conf.arg(metavar="INT")] = 1
     """Predict the memory of one of several ranks, and what it sends to the others in a step."""
-
     strategy: Annotated[
         Literal["replicate", "shard"] | None, _from_recipe("{replicate,shard}", "replicate")
     ] = None
     """Whether a rank holds the whole model, or a share of the rows of every parameter."""
-
     reduction: Annotated[Literal["exact", "fast"] | None, _from_recipe("{exact,fast}", "exact")] = None
     """How the ranks add their gradients."""
-
     tokens: Annotated[float | None, _from_recipe("NUMBER", "20 per parameter")] = None
     """The number of training tokens."""
-
     optimizer: Annotated[str | None, _from_recipe("NAME", "adamw")] = None
     """The update rule."""
-
     compile: Annotated[Literal["auto", "on", "off"] | None, _from_recipe("{auto,on,off}", "auto")] = None
     """Whether steps are compiled; auto: on a GPU only."""
-
     precision: Annotated[
         Literal["fp32", "tf32", "bf16"] | None, _from_recipe("{fp32,tf32,bf16}", "bf16, on a CPU fp32")
     ] = None
     """The precision of matrix products."""
-
     device: Annotated[
         str | None,
-        _option(
+        options.arg(
             "NAME",
             help="Predict the time on a100, h100, h200, b200, rtx3060, rtx3090, rtx4060, rtx4070, rtx4080,"
             " rtx4090, rtx5070, rtx5080, rtx5090 or cpu; measure: time this machine first.",
         ),
     ] = None
-
     device_tflops: Number = None
     """Describe another device, or change the named one: TFLOP/s of dense products in the given precision."""
-
     device_bandwidth: Bytes = None
     """Bytes per second of its memory, such as 936GB."""
-
     device_memory: Bytes = None
     """Its memory, such as 24GB."""
-
     device_watts: Number = None
     """Its power limit in watts, for the energy."""
-
     memory: Bytes = None
     """Print the largest batch for this memory, such as 80GB or 24GiB, instead of the device's."""
-
-    mfu: Annotated[float | None, _option("SHARE")] = None
+    mfu: Annotated[float | None, options.arg("SHARE")] = None
     """The share of peak FLOPs that is reached; by default it is predicted where such steps were measured."""
-
     family: bool = False
     """Print instead how the FLOPs divide over parts, for the GPT-2 family and several context lengths."""
-
     plot: options.FileOption = None
     """With --family: write a chart as SVG."""
-
     plugin: options.Plugins = ()
-
     details: bool = False
     """Also print all tables: parameters, products, memory of each implementation, generation, roofline."""
-
     json: bool = False
     """Print all figures as JSON."""
 
@@ -196,9 +167,9 @@ class AccountFor:
         if self.plot is not None and not self.family:
             raise UsageError("--plot needs --family", key="--plot")
         for name, lowest in (("ranks", 1), ("tokens", 1.0), ("device_tflops", 1e-6), ("device_watts", 1e-6)):
-            value, option = getattr(self, name), "--" + name.replace("_", "-")
+            value = getattr(self, name)
             if value is not None and not lowest <= value <= MOST:
-                raise wrong_value(option, f"a number from {lowest:g} to {MOST:g}", value)
+                raise wrong_value(options.flag_of(name), f"a number from {lowest:g} to {MOST:g}", value)
         sources = [name for name in ("preset", "config", "parameters") if getattr(self, name) is not None]
         if len(sources) > 1:
             message = f"give either --{sources[0]} or --{sources[1]}, not both"
@@ -302,7 +273,7 @@ class AccountFor:
         others = [field for field in dataclasses.fields(self) if field.name not in allowed]
         given = [field.name for field in others if getattr(self, field.name) != field.default]
         if given:
-            option = "--" + given[0].replace("_", "-")
+            option = options.flag_of(given[0])
             message = f"{option} has no effect with --family, which uses the sizes of GPT-2"
             raise UsageError(message, key=option)
 

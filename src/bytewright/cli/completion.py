@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 import tyro
 
+from bytewright.cli.options import flag_of
 from bytewright.shipped_recipes import list_recipes
 from bytewright.storage.config_reader import describe_fields
 
@@ -81,7 +82,7 @@ def describe_commands() -> list[CommandDescription]:
                 values += _choices(hint)
                 takes_files = takes_files and not _choices(hint)
                 continue
-            flag = "--" + field.name.replace("_", "-")
+            flag = flag_of(field.name)
             sentence = sentences.get(field.name) or _help_of(hint)
             is_switch = field.default is False
             options.append(Option(flag, sentence.partition(". ")[0], _choices(hint), not is_switch))

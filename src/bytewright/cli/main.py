@@ -65,7 +65,7 @@ class Command(Protocol):
 
 
 COMMANDS: Mapping[str, tuple[str, str, str]] = {
-    "demo": ("demo", "Demo", "train a small model on generated stories in four minutes"),
+    "demo": ("train", "Demo", "train a small model on generated stories in four minutes"),
     "corpus get": ("texts.corpus", "GetCorpus", "download a public corpus"),
     "corpus stats": ("texts.corpus", "MeasureCorpus", "count the words and documents of a text file"),
     "corpus text": ("texts.corpus", "WriteText", "convert documents of any format to plain text"),
@@ -106,8 +106,8 @@ COMMANDS: Mapping[str, tuple[str, str, str]] = {
     "resume": ("train", "Resume", "continue a run from its last checkpoint"),
     "generate": ("models.generate", "Generate", "generate text with a model"),
     "serve": ("models.serve", "Serve", "answer requests for completions over HTTP"),
-    "studio": ("models.studio", "OpenStudio", "show runs, tokenizers and models on a local page"),
-    "evaluate": ("train", "Evaluate", "measure a model on a token file"),
+    "studio": ("models.serve", "OpenStudio", "show runs, tokenizers and models on a local page"),
+    "evaluate": ("models.evaluate", "Evaluate", "measure a model on a token file"),
     "next": ("models.interpret", "ShowNextTokens", "print the most probable next tokens after a prompt"),
     "losses": ("models.interpret", "TokenLosses", "print the loss of every token of a text"),
     "attention": ("models.interpret", "ShowAttention", "show the attention weights of a model"),
@@ -117,7 +117,7 @@ COMMANDS: Mapping[str, tuple[str, str, str]] = {
     "sweep": ("sweep", "RunSweep", "run all experiments of a sweep file, and write a report"),
     "runs": ("sweep", "ListRuns", "list runs with their key figures"),
     "report": ("sweep", "WriteReport", "write a report about runs as one page"),
-    "fit": ("fit", "FitLaw", "fit a scaling law to the runs of a sweep"),
+    "fit": ("sweep", "FitLaw", "fit a scaling law to the runs of a sweep"),
     "parts": ("recipes", "ListParts", "list the parts that recipes can name, with their options"),
     "account": ("account", "AccountFor", "predict what a model costs in parameters, FLOPs, memory and time"),
     "doctor": ("doctor", "Doctor", "check this machine and the installation"),

@@ -9,7 +9,7 @@ import contextlib
 import glob
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import tyro
 
@@ -27,6 +27,12 @@ Given = TypeVar("Given", str, Path)
 BYTES_SHOWN = 60
 """How many bytes of a token are shown in a list."""
 
+
+def arg(metavar: str, hint: str = "(optional)", **fields: Any) -> Any:
+    """Return the placeholder of an option in the help text, and the remark after its description."""
+    return tyro.conf.arg(metavar=metavar, help_behavior_hint=hint, **fields)
+
+
 TokenizerPath = Annotated[
     Path, tyro.conf.Positional, tyro.conf.arg(metavar="TOKENIZER", help=f"The tokenizer: {ANY_FORMAT}.")
 ]
@@ -39,26 +45,16 @@ RunPath = Annotated[
 
 RunFolder = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN", help="The folder of the run.")]
 
-OptionalFile = Annotated[
-    Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="[FILE]", help_behavior_hint="(optional)")
-]
+OptionalFile = Annotated[Path | None, tyro.conf.Positional, arg("[FILE]")]
 
-Files = Annotated[
-    tuple[str, ...],
-    tyro.conf.Positional,
-    tyro.conf.arg(metavar="FILE [FILE ...]", help_behavior_hint="(required)"),
-]
+Files = Annotated[tuple[str, ...], tyro.conf.Positional, arg("FILE [FILE ...]", "(required)")]
 
 TextField = Annotated[
     str,
     tyro.conf.arg(help="The field of a JSON line, or the column of a Parquet file, that contains the text."),
 ]
 
-TextSources = Annotated[
-    tuple[str, ...],
-    tyro.conf.Positional,
-    tyro.conf.arg(metavar="[FILE …]", help_behavior_hint="(optional, several)"),
-]
+TextSources = Annotated[tuple[str, ...], tyro.conf.Positional, arg("[FILE …]", "(optional, several)")]
 """Files, folders and patterns; `-` is standard input. `open_texts` finds the files."""
 
 Clean = Annotated[
@@ -69,40 +65,15 @@ Clean = Annotated[
     ),
 ]
 
-WorldSeed = Annotated[
-    int | None,
-    tyro.conf.arg(
-        metavar="INT",
-        help="The seed of a world book.",
-        help_behavior_hint="(default: as in FILE.json, or 1)",
-    ),
-]
-
-WorldExponent = Annotated[
-    str | None,
-    tyro.conf.arg(
-        metavar="S",
-        help="The exponent of a world book.",
-        help_behavior_hint="(default: as in FILE.json, or 1.25)",
-    ),
-]
-
-WorldPeople = Annotated[
-    int | None,
-    tyro.conf.arg(
-        metavar="INT",
-        help="The number of people of a world book.",
-        help_behavior_hint="(default: as in FILE.json, or 1073741823)",
-    ),
-]
-
-FileOption = Annotated[Path | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="(optional)")]
+FileOption = Annotated[Path | None, arg("FILE")]
 
 NewFile = Annotated[Path, tyro.conf.arg(metavar="FILE")]
 
 OutputPath = Annotated[Path, tyro.conf.arg(metavar="PATH")]
 
 OutputFolder = Annotated[Path, tyro.conf.arg(metavar="FOLDER")]
+
+Repeated = tyro.conf.UseAppendAction[tuple[str, ...]]
 
 Which = Annotated[Literal["best", "last"], tyro.conf.arg(help="The checkpoint of the run.")]
 
@@ -112,17 +83,16 @@ DeviceName = Annotated[
 ]
 
 Overrides = Annotated[
-    tyro.conf.UseAppendAction[tuple[tuple[str, ...], ...]],
-    tyro.conf.arg(metavar="KEY=VALUE …", help_behavior_hint="(optional, repeatable)"),
+    tyro.conf.UseAppendAction[tuple[tuple[str, ...], ...]], arg("KEY=VALUE …", "(optional, repeatable)")
 ]
 """Groups of values: `--set a=1 b=2 --set c=3` sets three; `list_overrides` flattens them."""
 
-GivenText = Annotated[str | None, tyro.conf.arg(metavar="TEXT", help_behavior_hint="(optional)")]
+GivenText = Annotated[str | None, arg("TEXT")]
 
 
-def _how_many(what: str) -> object:
+def _how_many(what: str) -> Any:
     text = f"How many {what} to use; the result does not depend on it."
-    return tyro.conf.arg(metavar="INT", help=text, help_behavior_hint="(default: all cores)")
+    return arg("INT", "(default: all cores)", help=text)
 
 
 NumThreads = Annotated[int | None, _how_many("threads")]
@@ -131,20 +101,19 @@ NumWorkers = Annotated[int | None, _how_many("processes")]
 
 Cluster = Annotated[
     str | None,
-    tyro.conf.arg(
-        metavar="ADDRESS",
+    arg(
+        "ADDRESS",
         help="Use the workers of a Dask cluster: tcp://HOST:PORT of its scheduler, or local:N for N processes"
         " here. The result does not depend on it. Needs pip install 'bytewright[cluster]'.",
-        help_behavior_hint="(optional)",
     ),
 ]
 
 Plugins = Annotated[
     tyro.conf.UseAppendAction[tuple[Path, ...]],
-    tyro.conf.arg(
-        metavar="FILE",
+    arg(
+        "FILE",
+        "(optional, repeatable)",
         help="A Python file that registers parts (see docs/handbook/plugins.md). The file is executed.",
-        help_behavior_hint="(optional, repeatable)",
     ),
 ]
 """The field `plugin` of commands that read recipes or runs; `main` loads the files first."""
@@ -155,6 +124,11 @@ Replace = Annotated[
         help="Replace existing output.", help_behavior_hint="(default: existing output is an error)"
     ),
 ]
+
+
+def flag_of(field: str) -> str:
+    """Return the option of a field of a command, such as --max-waiting of max_waiting."""
+    return "--" + field.replace("_", "-")
 
 
 def list_overrides(groups: tuple[tuple[str, ...], ...]) -> list[str]:

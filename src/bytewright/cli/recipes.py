@@ -36,11 +36,8 @@ class ListRecipes:
       bytewright recipes tiny > mine.toml
     """
 
-    name: Annotated[
-        Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="[NAME]", help_behavior_hint="(optional)")
-    ] = None
+    name: Annotated[Path | None, tyro.conf.Positional, options.arg("[NAME]")] = None
     """Print the file of this recipe."""
-
     json: bool = False
     """Print the list as JSON."""
 
@@ -133,15 +130,9 @@ class ListParts:
       bytewright parts loss.name --plugin examples/z_loss.py
     """
 
-    key: Annotated[
-        str | None,
-        tyro.conf.Positional,
-        tyro.conf.arg(metavar="[KEY]", help_behavior_hint="(default: all keys)"),
-    ] = None
+    key: Annotated[str | None, tyro.conf.Positional, options.arg("[KEY]", "(default: all keys)")] = None
     """The key of a recipe, such as loss.name."""
-
     plugin: options.Plugins = ()
-
     json: bool = False
     """Print the parts as JSON."""
 

@@ -1,4 +1,4 @@
-"""`bytewright sweep`, `runs` and `report`: run experiments, list them, and write reports about them."""
+"""`bytewright sweep`, `runs`, `report` and `fit`: run experiments, list them, report on them, fit laws."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ import signal
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
 from bytewright.cli import console, options
 from bytewright.errors import UsageError
-from bytewright.formatting import PhaseProgress, format_bytes, format_seconds
+from bytewright.formatting import format_bytes, format_seconds
 from bytewright.shipped_recipes import find_recipe
 
 if TYPE_CHECKING:
-    from bytewright.experiments.execute import SweepContext
     from bytewright.experiments.plan import PlannedRun
     from bytewright.experiments.sweep import Sweep
+    from bytewright.report.page import Table
     from bytewright.train.setup import CompiledStepCache
 
 
@@ -38,37 +38,22 @@ class RunSweep:
       bytewright sweep no_norm post_norm my_sweep.toml --set budget.tokens=1_000_000
     """
 
-    files: Annotated[
-        tuple[Path, ...],
-        tyro.conf.Positional,
-        tyro.conf.arg(
-            metavar="FILE …",
-            help="TOML files, or names of sweeps that come with Bytewright.",
-            help_behavior_hint="(required)",
-        ),
-    ] = ()
-
-    out: Annotated[Path, tyro.conf.arg(metavar="FOLDER")] = Path("runs")
+    files: Annotated[tuple[Path, ...], tyro.conf.Positional, options.arg("FILE …", "(required)")] = ()
+    """TOML files, or names of sweeps that come with Bytewright."""
+    out: options.OutputFolder = Path("runs")
     """The folder in which each sweep has its own folder."""
-
-    data: Annotated[Path, tyro.conf.arg(metavar="FOLDER")] = Path("data")
+    data: options.OutputFolder = Path("data")
     """The folder of the corpora; missing ones are created."""
-
-    scale: Annotated[str | None, tyro.conf.arg(metavar="NAME", help_behavior_hint="(default: none)")] = None
+    scale: Annotated[str | None, options.arg("NAME", "(default: none)")] = None
     """The scale to apply to the sweep file, such as smoke."""
-
     jobs: int = 1
     """The number of runs at the same time, each in its own process and, with several GPUs, on its own GPU."""
-
-    only: Annotated[tyro.conf.UseAppendAction[tuple[str, ...]], tyro.conf.arg(metavar="RUN")] = ()
+    only: Annotated[options.Repeated, tyro.conf.arg(metavar="RUN")] = ()
     """Execute only this run of the sweep; may be given several times."""
-
     plan: bool = False
     """Print the plan and exit."""
-
     set: options.Overrides = ()
     """Values to replace in every run, such as budget.tokens=1_000_000."""
-
     plugin: options.Plugins = ()
 
     def run(self) -> int:
@@ -97,6 +82,8 @@ class RunSweep:
         return code
 
     def _execute(self, path: Path, sweep: Sweep, folder: Path, engines: CompiledStepCache) -> int:
+        from rich.console import Console
+
         from bytewright.experiments import execute
         from bytewright.experiments.inputs import read_sweep_folder
         from bytewright.experiments.plan import make_plan
@@ -109,7 +96,16 @@ class RunSweep:
         if self.plan:
             return 0
         with console.progress() as show:
-            context = self._context(folder, sweep, show, engines)
+            stderr = console.stderr()
+            context = execute.SweepContext(
+                folder=folder,
+                data_root=self.data,
+                keep=sweep.keep,
+                print_line=console.print_remark,
+                progress=show,
+                console=stderr if stderr.is_terminal else Console(quiet=True),
+                engines=engines,
+            )
             data = execute.prepare_data([planned.trial for planned in plan if planned.is_open], context)
         execute.write_plan(sweep, folder)
         try:
@@ -136,24 +132,6 @@ class RunSweep:
                 return 1
             console.print_line(str(write_report(records, about, folder)))
         return 1 if failed else 0
-
-    def _context(
-        self, folder: Path, sweep: Sweep, show: PhaseProgress, engines: CompiledStepCache
-    ) -> SweepContext:
-        from rich.console import Console
-
-        from bytewright.experiments.execute import SweepContext
-
-        stderr = console.stderr()
-        return SweepContext(
-            folder=folder,
-            data_root=self.data,
-            keep=sweep.keep,
-            print_line=console.print_remark,
-            progress=show,
-            console=stderr if stderr.is_terminal else Console(quiet=True),
-            engines=engines,
-        )
 
     def _execute_in_parallel(self, path: Path, plan: list[PlannedRun], folder: Path, num_jobs: int) -> int:
         from bytewright.experiments.execute import list_gpus, run_commands
@@ -223,20 +201,14 @@ class ListRuns:
       bytewright runs --sort=-started --json
     """
 
-    folders: Annotated[
-        tuple[Path, ...],
-        tyro.conf.Positional,
-        tyro.conf.arg(
-            metavar="FOLDER …", help="The folders to search.", help_behavior_hint="(default: runs)"
-        ),
-    ] = (Path("runs"),)
-
-    where: Annotated[tyro.conf.UseAppendAction[tuple[str, ...]], tyro.conf.arg(metavar="CONDITION")] = ()
+    folders: Annotated[tuple[Path, ...], tyro.conf.Positional, options.arg("FOLDER …", "(default: runs)")] = (
+        Path("runs"),
+    )
+    """The folders to search."""
+    where: Annotated[options.Repeated, tyro.conf.arg(metavar="CONDITION")] = ()
     """Select the runs for which this is true, such as lr<=1e-3; may be given several times."""
-
-    sort: Annotated[str | None, tyro.conf.arg(metavar="KEY", help_behavior_hint="(default: by name)")] = None
+    sort: Annotated[str | None, options.arg("KEY", "(default: by name)")] = None
     """The figure or setting to sort by."""
-
     json: bool = False
     """Print all figures and settings as JSON."""
 
@@ -285,19 +257,9 @@ class WriteReport:
       bytewright report runs/first runs/second --out comparison
     """
 
-    paths: Annotated[
-        tuple[Path, ...],
-        tyro.conf.Positional,
-        tyro.conf.arg(
-            metavar="RUN …",
-            help="Folders of runs, one folder of a sweep, or one results.json.",
-            help_behavior_hint="(required)",
-        ),
-    ] = ()
-
-    out: Annotated[
-        Path | None, tyro.conf.arg(metavar="FOLDER", help_behavior_hint="(default: the folder of the run)")
-    ] = None
+    paths: Annotated[tuple[Path, ...], tyro.conf.Positional, options.arg("RUN …", "(required)")] = ()
+    """Folders of runs, one folder of a sweep, or one results.json."""
+    out: Annotated[Path | None, options.arg("FOLDER", "(default: the folder of the run)")] = None
     """The folder of the report."""
 
     def run(self) -> None:
@@ -315,3 +277,77 @@ class WriteReport:
             console.print_remark(f"left out {name}, which cannot be read: {reason}")
         folder = self.out or (first.parent if first.is_file() else first)
         console.print_line(str(write_report(records, about, folder)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitLaw:
+    """Fit a scaling law to runs, and compare the ways to estimate its limit.
+
+    The law is L = E + A/N^a + B/D^b, where N is the number of parameters and D the number of training tokens.
+    It is fitted by variable projection, with the known entropy of the text as E and without it. Intervals
+    resample seeds. Parabolas at equal compute estimate the best size. A table compares the E of each
+    procedure with the known one.
+
+    The points are the complete runs of a sweep, or a JSON file:
+      {"unit": "bits per byte", "points": [{"parameters": 1e6, "tokens": 1e8, "seed": 0, "loss": 0.3,
+      "floor": 0.2}, …]}
+
+    For example:
+      bytewright fit runs/isoflop_low --out fit
+      bytewright fit points.json --kind fact
+    """
+
+    path: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="SWEEP")]
+    """The folder of a sweep, a results.json, or a file of points."""
+    out: Annotated[Path | None, options.arg("FOLDER", "(default: the folder of the input)")] = None
+    """The folder of fit.html, fit.md with its figures, and fit.json."""
+    objective: Literal["linear", "log", "huber"] = "log"
+    """What to minimise: squared residuals of the loss or its logarithm, or Huber's function of the latter."""
+    kind: Annotated[str | None, options.arg("NAME", "(default: all)")] = None
+    """Fit the excess bits of one kind of choice, such as fact, if the points state them."""
+    resamples: int = 100
+    """The number of resamples for the intervals."""
+    json: bool = False
+    """Print the results as JSON."""
+
+    def run(self) -> None:
+        """Fit, print the tables, and write the page."""
+        import json
+
+        options.require_exists(self.path)
+        options.require_at_least(2, self.resamples, "--resamples")
+        from bytewright.laws.analysis import analyse, to_json
+        from bytewright.laws.points import read_points
+        from bytewright.report import laws
+        from bytewright.train.metrics import finite
+
+        points = read_points(self.path)
+        if self.kind is not None:
+            points = points.kind(self.kind)
+        analysis = analyse(points, objective=self.objective, num_resamples=self.resamples)
+        page = laws.write_law_report(analysis, self.out or self._own_folder())
+        if self.json:
+            print(json.dumps(finite(to_json(analysis)), allow_nan=False))
+            return
+        _print_table(laws.table_of_laws(analysis), "Laws")
+        if analysis.levels:
+            _print_table(laws.table_of_levels(analysis), "Levels of compute")
+        if analysis.optima:
+            _print_table(laws.table_of_optima(analysis), "Best use of compute")
+        _print_table(laws.table_of_recovery(analysis), "Recovery of E")
+        if analysis.predictions:
+            _print_table(laws.table_of_exponents(analysis), "Predicted exponents")
+        for note in analysis.notes:
+            console.print_remark(note)
+        console.print_line(str(page))
+
+    def _own_folder(self) -> Path:
+        return self.path.parent if self.path.is_file() else self.path
+
+
+def _print_table(table: Table, title: str) -> None:
+    """Print a table of a report."""
+    from bytewright.report.page import format_rows
+
+    left = [n for n in range(len(table.columns)) if n == 0 or table.columns[n] == "points"]
+    console.print_table(table.columns, format_rows(table), title=title, left=left)

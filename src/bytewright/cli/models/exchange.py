@@ -33,23 +33,16 @@ class Export:
     """
 
     path: options.RunPath
-
     to: Literal["hf", "gguf"]
     """The format to write: hf for Hugging Face's transformers, gguf for llama.cpp."""
-
     out: options.OutputPath
     """The folder (hf) or file (gguf) to write."""
-
     type: Annotated[
-        Literal["f32", "f16", "bf16", "q8_0"] | None,
-        tyro.conf.arg(metavar="{f32,f16,bf16,q8_0}", help_behavior_hint="(default: f32)"),
+        Literal["f32", "f16", "bf16", "q8_0"] | None, options.arg("{f32,f16,bf16,q8_0}", "(default: f32)")
     ] = None
     """The type of the matrices in a gguf file; with f32 the logits are those of Bytewright."""
-
     which: options.Which = "best"
-
     plugin: options.Plugins = ()
-
     replace: options.Replace = False
 
     def run(self) -> None:
@@ -118,10 +111,8 @@ class ImportModel:
 
     path: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER")]
     """The folder to read."""
-
     out: options.OutputFolder
     """The folder of the run to write."""
-
     without_tokenizer: bool = False
     """Read the model only; the run can then be evaluated on token files, but not generate text."""
 
@@ -150,13 +141,10 @@ class WriteStorybookTasks:
 
     out: options.OutputFolder
     """The folder to write: for each task a YAML file and its questions as JSON lines."""
-
     count: int = 200
     """The number of questions in each task."""
-
     seed: int = 1
     """The seed of the stories and questions; another seed gives others."""
-
     replace: options.Replace = False
 
     def run(self) -> None:

@@ -37,49 +37,32 @@ class Generate:
     """
 
     path: options.RunPath
-
-    prompt: Annotated[tyro.conf.UseAppendAction[tuple[str, ...]], tyro.conf.arg(metavar="TEXT")] = ()
+    prompt: Annotated[options.Repeated, tyro.conf.arg(metavar="TEXT")] = ()
     """The text to continue; may be given several times. Without it, the model starts a new document."""
-
     count: int = 1
     """The number of texts for each prompt."""
-
     max_new_tokens: int = 256
     """The maximum number of new tokens; without --slide, prompt and text never exceed the model's context."""
-
     slide: bool = False
     """Continue past the context: predict each token from the last tokens that fit into it. This is slow."""
-
     temperature: float = 0.8
     """Values below 1 favour likely tokens; 0 always selects the most likely one."""
-
-    top_k: Annotated[int | None, tyro.conf.arg(metavar="INT", help_behavior_hint="(default: all)")] = None
+    top_k: Annotated[int | None, options.arg("INT", "(default: all)")] = None
     """Sample from the k most likely tokens only."""
-
     top_p: float = 0.95
     """Sample from the most likely tokens whose probabilities add up to this value."""
-
     min_p: float = 0.0
     """Sample from tokens whose probability is at least this share of the highest one."""
-
-    sampler: Annotated[str | None, tyro.conf.arg(metavar="NAME", help_behavior_hint="(optional)")] = None
+    sampler: Annotated[str | None, options.arg("NAME")] = None
     """A sampler that applies last, such as one of a plugin."""
-
-    sampler_options: Annotated[
-        tuple[str, ...], tyro.conf.arg(metavar="KEY=VALUE …", help_behavior_hint="(optional)")
-    ] = ()
+    sampler_options: Annotated[tuple[str, ...], options.arg("KEY=VALUE …")] = ()
     """Options of the sampler, such as mass=0.9."""
-
     seed: int = 0
     """The seed of the random numbers; the same seed gives the same texts."""
-
     which: options.Which = "best"
-
     device: options.DeviceName = "auto"
-
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     """The precision of the computation; auto is that of the run on a GPU, and fp32 elsewhere."""
-
     plugin: options.Plugins = ()
 
     def run(self) -> None:

@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
-import tyro
-
 from bytewright.cli import console, options
 from bytewright.errors import UsageError, wrong_value
 
@@ -25,7 +23,7 @@ SHADES = " ░▒▓█"
 """Characters for attention weights from 0 to 1."""
 WIDTH = 24
 """How many bytes of a token a table shows."""
-Number = Annotated[int | None, tyro.conf.arg(metavar="INT", help_behavior_hint="(optional)")]
+Number = Annotated[int | None, options.arg("INT")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,13 +31,9 @@ class _OfModel:
     """The options of all four commands."""
 
     path: options.RunPath
-
     which: options.Which = "best"
-
     device: options.DeviceName = "auto"
-
     plugin: options.Plugins = ()
-
     json: bool = False
     """Print the figures as one JSON object."""
 
@@ -64,7 +58,6 @@ class ShowNextTokens(_OfModel):
 
     prompt: str = ""
     """The text before the next token. Without it: the first token of a document."""
-
     top: int = 10
     """How many tokens to print."""
 
@@ -126,7 +119,6 @@ class TokenLosses(_OfModel):
 
     source: options.OptionalFile = None
     """A text file."""
-
     text: options.GivenText = None
     """A text."""
 
@@ -180,10 +172,8 @@ class ShowAttention(_OfModel):
 
     prompt: str
     """The text whose tokens attend to each other."""
-
     layer: Number = None
     """The layer, counted from 0."""
-
     head: Number = None
     """The head, counted from 0."""
 
@@ -223,7 +213,6 @@ class ShowLens(_OfModel):
 
     prompt: str
     """The text whose next tokens are predicted."""
-
     top: int = 1
     """How many tokens per layer and position; a table shows the first."""
 

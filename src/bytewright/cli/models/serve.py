@@ -1,4 +1,4 @@
-"""`bytewright serve`: serve the model of a run over HTTP; and the options of all commands that serve."""
+"""`bytewright serve` and `studio`: serve the model of a run over HTTP, and a page with views of runs."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
@@ -28,17 +29,11 @@ class ServerCommand:
 
     host: str = "127.0.0.1"
     """The address to listen on; the default accepts connections from this machine only."""
-
     port: int = 8000
     """The port to listen on; 0 chooses a free one."""
-
-    api_key: Annotated[str | None, tyro.conf.arg(metavar="KEY", help_behavior_hint="(optional)")] = None
+    api_key: Annotated[str | None, options.arg("KEY")] = None
     """Requests must have this key. The variable BYTEWRIGHT_API_KEY sets it without showing it in `ps`."""
-
-    allowed_host: Annotated[
-        tyro.conf.UseAppendAction[tuple[str, ...]],
-        tyro.conf.arg(metavar="NAME", help_behavior_hint="(optional, repeatable)"),
-    ] = ()
+    allowed_host: Annotated[options.Repeated, options.arg("NAME", "(optional, repeatable)")] = ()
     """A further name of this server that the Host header of requests may have."""
 
     def guard_options(self, **limits: Any) -> GuardOptions:
@@ -63,11 +58,6 @@ def needs_extra(command: str) -> Iterator[None]:
         raise UsageError(message) from None
 
 
-def announce(line: str) -> None:
-    """Print a line about the server to stderr."""
-    console.stderr().print(line, soft_wrap=True, highlight=False)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Serve(ServerCommand):
     """Serve the model of a run with the completions API of OpenAI, until Ctrl-C or SIGTERM.
@@ -84,66 +74,40 @@ class Serve(ServerCommand):
     """
 
     path: options.RunPath
-
-    name: Annotated[str | None, tyro.conf.arg(metavar="NAME", help_behavior_hint="(optional)")] = None
+    name: Annotated[str | None, options.arg("NAME")] = None
     """The name of the model in the API; by default the name of the run's folder."""
-
-    slots: Annotated[int | None, tyro.conf.arg(metavar="INT", help_behavior_hint="(default: about 32)")] = (
-        None
-    )
+    slots: Annotated[int | None, options.arg("INT", "(default: about 32)")] = None
     """How many texts are generated at the same time; each slot needs memory for a whole context."""
-
-    threads: Annotated[
-        int | None, tyro.conf.arg(metavar="INT", help_behavior_hint="(default: all cores but one)")
-    ] = None
+    threads: Annotated[int | None, options.arg("INT", "(default: all cores but one)")] = None
     """How many threads compute on a CPU; the default leaves a core to the connections."""
-
     max_waiting: int = 256
     """How many texts may wait for a slot; further requests are answered with 429."""
-
     max_waiting_tokens: int = 2**18
     """How many tokens, of prompts and new ones, may wait."""
-
     max_body_kb: int = 1024
     """The largest body of a request, in units of 1,024 bytes."""
-
     read_seconds: float = 20.0
     """The longest time in which headers (half of it) and body of a request must arrive."""
-
     write_seconds: float = 30.0
     """The longest time that a client may stop reading its response."""
-
     drain_seconds: float = 30.0
     """After SIGTERM, the longest time to finish the requests that were accepted."""
-
     which: Literal["best", "last"] = "best"
     """The checkpoint of the run."""
-
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """The device; auto: CUDA if available, else the CPU."""
-
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     """The precision of the computation; auto is that of the run on a GPU, and fp32 elsewhere."""
-
     plugin: options.Plugins = ()
 
     def run(self) -> None:
         """Serve until a signal arrives."""
         options.require_exists(self.path)
-        for value, option in (
-            (self.slots, "--slots"),
-            (self.threads, "--threads"),
-            (self.max_waiting, "--max-waiting"),
-            (self.max_waiting_tokens, "--max-waiting-tokens"),
-            (self.max_body_kb, "--max-body-kb"),
-        ):
-            options.require_at_least(1, value, option)
-        for seconds, option in (
-            (self.read_seconds, "--read-seconds"),
-            (self.write_seconds, "--write-seconds"),
-        ):
-            if not seconds > 0:
-                raise wrong_value(option, "a number above 0", seconds)
+        for name in ("slots", "threads", "max_waiting", "max_waiting_tokens", "max_body_kb"):
+            options.require_at_least(1, getattr(self, name), options.flag_of(name))
+        for name in ("read_seconds", "write_seconds"):
+            if not getattr(self, name) > 0:
+                raise wrong_value(options.flag_of(name), "a number above 0", getattr(self, name))
         if not self.drain_seconds >= 0:
             raise wrong_value("--drain-seconds", "at least 0", self.drain_seconds)
         with needs_extra("serve"):
@@ -166,7 +130,7 @@ class Serve(ServerCommand):
                 write_seconds=self.write_seconds,
                 drain_seconds=self.drain_seconds,
             ),
-            announce=announce,
+            announce=console.print_remark,
         )
 
     def _open(self, num_threads: int) -> Callable[[], LoadedModel]:
@@ -189,6 +153,43 @@ class Serve(ServerCommand):
             return LoadedModel(model, tokenizer, self.name or self.path.resolve().name)
 
         return load
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenStudio(ServerCommand):
+    """Show the runs, tokenizers and models below a folder on a page, until Ctrl-C or SIGTERM.
+
+    The views: curves of runs while they train, tokens of a text, writing with a model, attention and
+    predictions inside a model, and a calculator of costs. The page needs no network. Nothing is written.
+    Other machines can connect only if --host allows it; then an API key is required. Install the extra: pip
+    install 'bytewright[serve]'.
+
+    For example:
+      bytewright studio
+      bytewright studio demo --port 9000
+      BYTEWRIGHT_API_KEY=... bytewright studio runs --host 0.0.0.0
+    """
+
+    folder: Annotated[
+        Path | None, tyro.conf.Positional, options.arg("[FOLDER]", "(default: runs, or else this folder)")
+    ] = None
+    """The folder whose runs and tokenizers the page shows."""
+    port: int = 8100
+    """The port to listen on; 0 chooses a free one."""
+    plugin: options.Plugins = ()
+
+    def run(self) -> None:
+        """Serve the page until a signal arrives."""
+        folder = self.folder or (Path("runs") if Path("runs").is_dir() else Path())
+        options.require_exists(folder)
+        with needs_extra("the studio"):
+            from bytewright.serve.server import ServerOptions
+            from bytewright.studio.app import run_studio
+        run_studio(
+            folder,
+            ServerOptions(port=self.port, guard=self.guard_options()),
+            announce=lambda line: console.print_remark(f"{line}, Ctrl-C ends it"),
+        )
 
 
 def default_threads(num_cores: int) -> int:

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from bytewright.corpus.storybook import CheckReport, StoryCheck, Written
     from bytewright.corpus.worldbook import World
     from bytewright.corpus.worldbook.check import WorldReport
-    from bytewright.experiments.evaluation.world_eval import ExcessReport
 
 NUM_LISTED = 10
 """How many texts outside the language are listed."""
@@ -34,16 +33,6 @@ FACT_TITLES = {
     "recall": "holders of things that are right",
     "result": "sums that are right",
 }
-EXCESS_TITLES = {
-    "kind": "kind of choice",
-    "rule": "rule",
-    "rank": "rank of the person",
-    "distance": "characters since the holder was stated",
-    "depth": "depth of nesting",
-    "moves": "moves of the thing",
-}
-ROWS_SHOWN = 16
-"""How many rows of a table of excess bits are shown."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,20 +49,14 @@ class WriteStorybook:
 
     out: options.NewFile
     """The file to write."""
-
     size: Annotated[str, tyro.conf.arg(metavar="SIZE")]
     """The maximum size of the file, such as 500kB, 50MB or 1GB; only whole stories are written."""
-
     seed: int = 1
     """The seed of the random choices; another seed gives other stories."""
-
     split: Literal["train", "validation"] = "train"
     """Stories for training, or for validation: the tenth of all plots that training never uses."""
-
     num_workers: options.NumWorkers = None
-
     cluster: options.Cluster = None
-
     replace: options.Replace = False
 
     def run(self) -> None:
@@ -126,27 +109,19 @@ class WriteWorldbook:
 
     out: options.NewFile
     """The file to write."""
-
     size: Annotated[str, tyro.conf.arg(metavar="SIZE")]
     """The maximum size of the file, such as 50MB or 1GB; only whole documents are written."""
-
     world: int = 1
     """The seed of the world: another one gives people other names and facts."""
-
     exponent: Annotated[str, tyro.conf.arg(metavar="S")] = "1.25"
     """The person of rank i is mentioned with probability proportional to i to the power of -S."""
-
     people: int = 2**30 - 1
     """The number of people in the world."""
-
     seed: int = 1
     """The seed of the documents: another one gives other documents about the same world."""
-
     split: Literal["train", "validation", "test"] = "train"
     """Documents for training, validation or test; the splits have different random numbers."""
-
     num_workers: options.NumWorkers = None
-
     replace: options.Replace = False
 
     def run(self) -> None:
@@ -199,20 +174,18 @@ class CheckStories:
       bytewright corpus check samples.txt --world 7 --exponent 1.5
     """
 
-    source: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FILE", help="The stories to check.")]
-
-    world: options.WorldSeed = None
-
-    exponent: options.WorldExponent = None
-
-    people: options.WorldPeople = None
-
+    source: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]
+    """The stories to check."""
+    world: Annotated[int | None, options.arg("INT", "(default: as in FILE.json, or 1)")] = None
+    """The seed of a world book."""
+    exponent: Annotated[str | None, options.arg("S", "(default: as in FILE.json, or 1.25)")] = None
+    """The exponent of a world book."""
+    people: Annotated[int | None, options.arg("INT", "(default: as in FILE.json, or 1073741823)")] = None
+    """The number of people of a world book."""
     train: options.FileOption = None
     """The training text of the model; a story that is in it word for word is a copy."""
-
     json: bool = False
     """Print the result as JSON, with every story."""
-
     num_workers: options.NumWorkers = None
 
     def run(self) -> None:
@@ -222,48 +195,33 @@ class CheckStories:
             options.require_file(self.train)
         options.require_at_least(1, self.num_workers, "--num-workers")
 
-        from bytewright.corpus.worldbook.check import recognise_book
+        from bytewright.corpus.storybook import CheckReport, check_story_file
+        from bytewright.corpus.worldbook.check import check_document_file, recognise_book
 
         world = find_world(self.source, self.world, self.exponent, self.people)
-        if recognise_book(self.source, world) == "worldbook":
-            self._check_documents(world)
-        else:
-            self._check_stories()
-
-    def _check_stories(self) -> None:
-        from bytewright.corpus.storybook import check_story_file
-
+        report: CheckReport | WorldReport
         with console.phase_progress("check", "bytes") as progress:
-            report = check_story_file(
-                self.source,
-                training_path=self.train,
-                num_workers=self.num_workers or usable_cores(),
-                progress=progress,
-            )
-        if len(report.stories) == 1 and END_OF_TEXT.encode() not in atomic.read_bytes(self.source):
-            console.print_remark(
-                f"{self.source} has no {END_OF_TEXT}, so its whole text was checked as one story;"
-                " the token must follow each story."
-            )
+            settings: dict[str, Any] = {
+                "training_path": self.train,
+                "num_workers": self.num_workers or usable_cores(),
+                "progress": progress,
+            }
+            if recognise_book(self.source, world) == "worldbook":
+                report = check_document_file(self.source, world, **settings)
+            else:
+                report = check_story_file(self.source, **settings)
         copies = None if self.train is None else report.copies
-        if self.json:
-            print(json.dumps(story_report_fields(report, copies), allow_nan=False))
-        else:
-            print_story_check(report, copies)
-
-    def _check_documents(self, world: World) -> None:
-        from bytewright.corpus.worldbook.check import check_document_file
-
-        with console.phase_progress("check", "bytes") as progress:
-            report = check_document_file(
-                self.source,
-                world,
-                training_path=self.train,
-                num_workers=self.num_workers or usable_cores(),
-                progress=progress,
-            )
-        copies = None if self.train is None else report.copies
-        if self.json:
+        if isinstance(report, CheckReport):
+            if len(report.stories) == 1 and END_OF_TEXT.encode() not in atomic.read_bytes(self.source):
+                console.print_remark(
+                    f"{self.source} has no {END_OF_TEXT}, so its whole text was checked as one story;"
+                    " the token must follow each story."
+                )
+            if self.json:
+                print(json.dumps(story_report_fields(report, copies), allow_nan=False))
+            else:
+                print_story_check(report, copies)
+        elif self.json:
             print(json.dumps(world_report_fields(report, copies), allow_nan=False))
         else:
             print_world_check(report, copies)
@@ -389,23 +347,3 @@ def describe_problem(story: StoryCheck) -> str:
     facts = ", ".join(story.contradictions)
     contradictions = f"; it contradicts itself about: {facts}" if facts else ""
     return f"leaves the grammar at {place}, at {story.found!r}{contradictions}"
-
-
-def print_excess(report: ExcessReport, num_documents: int) -> None:
-    """Print the tables of excess bits; the rows of each table add up to the same total."""
-    from bytewright.experiments.evaluation.world_eval import add_rows
-
-    console.print_line("Means per document; excess = model bits - true bits:")
-    for name, title in EXCESS_TITLES.items():
-        rows = list(report.tables[name].items())
-        if len(rows) > ROWS_SHOWN:
-            rows = [*rows[: ROWS_SHOWN - 1], ("others", add_rows(row for _, row in rows[ROWS_SHOWN - 1 :]))]
-        lines = []
-        for label, row in [*rows, ("all", report.total(name))]:
-            figures = (row.true_bits, row.model_bits, row.excess)
-            cells = [f"{figure / num_documents:.3f}" for figure in figures]
-            lines.append(
-                ["none" if label == "-" else label, f"{row.num_choices / num_documents:.2f}", *cells]
-            )
-        console.print_line("")
-        console.print_table((title, "choices", "true bits", "model bits", "excess"), lines)

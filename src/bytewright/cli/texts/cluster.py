@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from bytewright.corpus.ranges import TextRange
     from bytewright.corpus.stats import CorpusStats
     from bytewright.corpus.storybook import Split, Written
-    from bytewright.tokenizer import Tokenizer, TrainingProgress, TrainingResult
+    from bytewright.tokenizer import Tokenizer, TrainingResult
 
 
 def check_options(*, clean: bool = False, num_threads: int | None = None) -> None:
@@ -63,12 +63,13 @@ def train_tokenizer_on(
             )
         seconds = sum(table.stats()[3:])
         counted = Phase(name="count", seconds=seconds, wall_seconds=time.perf_counter() - started)
-
-        def on_progress(progress: TrainingProgress) -> None:
-            show(progress.phase, progress.done, progress.total, progress.unit)
-
         training = train_tokenizer(
-            table, vocab_size, special_tokens, pattern=pattern, min_count=min_count, progress=on_progress
+            table,
+            vocab_size,
+            special_tokens,
+            pattern=pattern,
+            min_count=min_count,
+            progress=lambda at: show(at.phase, at.done, at.total, at.unit),
         )
     merging = [phase for phase in training.phases if phase.name == "merge"]
     return dataclasses.replace(training, phases=[counted, *merging])

@@ -33,8 +33,7 @@ class GetCorpus:
 
     name: Annotated[Literal["tinystories", "openwebtext"], tyro.conf.Positional]
     """The name of the corpus."""
-
-    out: Annotated[Path, tyro.conf.arg(metavar="FOLDER")] = Path("data")
+    out: options.OutputFolder = Path("data")
     """The folder for its files."""
 
     def run(self) -> None:
@@ -73,16 +72,11 @@ class MeasureCorpus:
 
     files: options.Files
     """.txt, .jsonl or .parquet files, folders of them, patterns, or - for standard input."""
-
     field: options.TextField = "text"
-
     top: int = 20
     """How many of the most common words to list."""
-
     clean: options.Clean = False
-
     cluster: options.Cluster = None
-
     json: bool = False
     """Print the figures as JSON."""
 
@@ -151,14 +145,10 @@ class WriteText:
 
     files: options.Files
     """.txt, .jsonl or .parquet files (the first two also as .gz or .zst), folders, patterns, or -."""
-
     out: options.NewFile
     """The text file to write."""
-
     field: options.TextField = "text"
-
     clean: options.Clean = False
-
     replace: options.Replace = False
 
     def run(self) -> None:

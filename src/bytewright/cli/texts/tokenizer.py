@@ -43,28 +43,19 @@ class TrainTokenizer:
 
     sources: options.Files
     """Text files, folders, patterns, or -; `bytewright corpus text` converts other formats."""
-
     out: options.OutputFolder
     """The folder of the tokenizer."""
-
     vocab_size: int
     """The number of tokens: 256 bytes, the merges, and the special tokens."""
-
     special_tokens: Annotated[tuple[str, ...], tyro.conf.arg(metavar="[TOKEN ...]")] = (END_OF_TEXT,)
     """Tokens that are never split and never counted; the option without a value means none."""
-
     pattern: str = "gpt2"
     """The pattern that splits text into words before merging: gpt2, gpt4, or a Rust regular expression."""
-
     min_count: int = 1
     """Stop when no pair occurs at least this often."""
-
     clean: options.Clean = False
-
     num_threads: options.NumThreads = None
-
     cluster: options.Cluster = None
-
     replace: options.Replace = False
 
     def run(self) -> None:
@@ -82,13 +73,9 @@ class TrainTokenizer:
         print_training(training, time.perf_counter() - started, self.out)
 
     def _train(self, sources: tuple[str, ...]) -> TrainingResult:
-        from bytewright.tokenizer import TrainingProgress, train_tokenizer
+        from bytewright.tokenizer import train_tokenizer
 
         with options.open_texts(sources, clean=self.clean, copy=True) as files, console.progress() as show:
-
-            def on_progress(progress: TrainingProgress) -> None:
-                show(progress.phase, progress.done, progress.total, progress.unit)
-
             return train_tokenizer(
                 files,
                 self.vocab_size,
@@ -96,7 +83,7 @@ class TrainTokenizer:
                 pattern=self.pattern,
                 min_count=self.min_count,
                 num_threads=self.num_threads,
-                progress=on_progress,
+                progress=lambda at: show(at.phase, at.done, at.total, at.unit),
             )
 
     def _train_on(self, cluster: str) -> TrainingResult:
@@ -163,22 +150,15 @@ class EncodeText:
     """
 
     tokenizer: options.TokenizerPath
-
     sources: options.TextSources = ()
     """The text files to encode, folders, patterns, or - for standard input; needs --out."""
-
     out: options.FileOption = None
     """The token file to write; with --cluster the folder of the dataset."""
-
     clean: options.Clean = False
-
     text: options.GivenText = None
     """Encode this text instead, and print its ids."""
-
     num_threads: options.NumThreads = None
-
     cluster: options.Cluster = None
-
     replace: options.Replace = False
 
     def run(self) -> None:
@@ -237,21 +217,15 @@ class EncodePairs:
     """
 
     tokenizer: options.TokenizerPath
-
     source: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]
     """The file of JSON lines."""
-
     out: options.NewFile
     """The token file to write."""
-
     prompt: str = "prompt"
     """The field of the prompt, which may be empty."""
-
     completion: str = "completion"
     """The field of the completion."""
-
     num_threads: options.NumThreads = None
-
     replace: options.Replace = False
 
     def run(self) -> None:
@@ -299,18 +273,12 @@ class DecodeIds:
     """
 
     tokenizer: options.TokenizerPath
-
     source: options.OptionalFile = None
     """The token file or dataset to decode."""
-
     out: options.FileOption = None
     """The text file to write; standard output by default."""
-
-    ids: Annotated[
-        tuple[int, ...], tyro.conf.arg(metavar="ID [ID ...]", help_behavior_hint="(optional)")
-    ] = ()
+    ids: Annotated[tuple[int, ...], options.arg("ID [ID ...]")] = ()
     """Decode these ids instead."""
-
     replace: options.Replace = False
 
     def run(self) -> None:
@@ -384,23 +352,14 @@ class ConvertTokenizer:
     """
 
     tokenizer: options.TokenizerPath
-
     to: Literal["bytewright", "gpt2", "huggingface", "tiktoken"]
     """The format to write."""
-
     out: options.OutputPath
     """The folder or file to write."""
-
-    special_tokens: Annotated[
-        tuple[str, ...], tyro.conf.arg(metavar="TOKEN [TOKEN ...]", help_behavior_hint="(optional)")
-    ] = ()
+    special_tokens: Annotated[tuple[str, ...], options.arg("TOKEN [TOKEN ...]")] = ()
     """The special tokens, for formats that do not list them."""
-
-    pattern: Annotated[str | None, tyro.conf.arg(metavar="PATTERN", help_behavior_hint="(default: gpt2)")] = (
-        None
-    )
+    pattern: Annotated[str | None, options.arg("PATTERN", "(default: gpt2)")] = None
     """The pattern that splits text into words, for tiktoken ranks: gpt2, gpt4, or a regular expression."""
-
     replace: options.Replace = False
 
     def run(self) -> None:

@@ -48,19 +48,14 @@ class InspectTokenizer:
     """
 
     tokenizer: options.TokenizerPath
-
     source: options.OptionalFile = None
     """A text file to encode."""
-
     text: options.GivenText = None
     """A text to encode."""
-
     num_longest: int = 10
     """How many of the longest tokens to list."""
-
     throughput: bool = False
     """Measure the encoding speed, and print how many hours the Pile (825 GB) would take."""
-
     num_threads: options.NumThreads = None
 
     def run(self) -> None:
@@ -158,7 +153,7 @@ def colour_pieces(pieces: Sequence[Piece], *, coloured: bool) -> Text:
 
 EXAMPLES_SHOWN = 8
 FIRST_HELP = f"The first tokenizer: {options.ANY_FORMAT}."
-TEXTS = tyro.conf.arg(metavar="[TEXT ...]", help_behavior_hint="(optional)")
+TEXTS = options.arg("[TEXT ...]")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,13 +166,10 @@ class ListTokens:
     """
 
     tokenizer: options.TokenizerPath
-
     source: options.OptionalFile = None
     """A text file."""
-
     text: options.GivenText = None
     """A text."""
-
     json: bool = False
     """Print a JSON list of objects."""
 
@@ -220,10 +212,8 @@ class CompareTokenizers:
     """
 
     first: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FIRST", help=FIRST_HELP)]
-
     second: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="SECOND")]
     """The second tokenizer."""
-
     texts: Annotated[tuple[Path, ...], tyro.conf.Positional, TEXTS] = ()
     """Text files to encode with both."""
 
