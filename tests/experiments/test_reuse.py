@@ -10,11 +10,10 @@ import pytest
 
 from bytewright.errors import UsageError
 from bytewright.experiments.corpora import token_digests
-from bytewright.experiments.execute import SweepStopped
+from bytewright.experiments.execute import SweepStopped, copy_record
 from bytewright.experiments.inputs import read_sweep_folder
-from bytewright.experiments.plan import make_plan
+from bytewright.experiments.plan import CODE_AND_MACHINE, ON_A_CPU, find_identical_run, make_plan
 from bytewright.experiments.records import read_run
-from bytewright.experiments.reuse import CODE_AND_MACHINE, ON_A_CPU, copy_record, find_identical_run
 from bytewright.plugins import load_plugin, unload_plugin
 from bytewright.storage import atomic
 from bytewright.train import run_files

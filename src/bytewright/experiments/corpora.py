@@ -21,6 +21,7 @@ from bytewright.corpus.storybook import Written, write_stories
 from bytewright.corpus.worldbook import Split
 from bytewright.corpus.worldbook.files import WorldManifest, grammar_digest, write_worldbook
 from bytewright.corpus.worldbook.world import MAX_PEOPLE, World
+from bytewright.data.tokenfile import TokenFile
 from bytewright.errors import BytewrightError, UsageError, wrong_value
 from bytewright.experiments.records import CORPUS_FILE
 from bytewright.formatting import PhaseProgress, Progress
@@ -104,8 +105,9 @@ def prepare_corpus(config: CorpusConfig, root: Path, progress: PhaseProgress) ->
     encoded = root / token_folder(config, progress)
     atomic.check_no_links(encoded, within=root)
     train, validation = _write_texts(config, encoded.parent, progress)
-    if config.num_test_bytes:
-        _write_test(config, _test_file(config, encoded.parent))
+    test = _test_file(config, encoded.parent)
+    if config.num_test_bytes and not test.is_file():
+        _write_book(config, test, config.num_test_bytes, "test")
     data = DataConfig(
         train=encoded / "train.npy", validation=encoded / "validation.npy", tokenizer=encoded / "tokenizer"
     )
@@ -131,6 +133,7 @@ def document_files(config: CorpusConfig | None, data: DataConfig) -> dict[str, P
 
 
 def _test_file(config: CorpusConfig, folder: Path) -> Path:
+    """Return the path of the test text: other documents than those of the validation text."""
     return folder / f"test-{config.num_test_bytes}.txt"
 
 
@@ -139,8 +142,6 @@ def token_digests(data: DataConfig) -> dict[str, str]:
 
     The digests are read from the manifests. Training verifies them against the tokens.
     """
-    from bytewright.data.tokenfile import TokenFile
-
     files = {"train": data.train, "validation": data.validation}
     try:
         return {
@@ -225,12 +226,6 @@ def _write_books(
     return about | {"floor_bits_per_byte": written.bits_per_byte}
 
 
-def _write_test(config: CorpusConfig, test: Path) -> None:
-    """Create the test text unless it exists: other documents than those of the validation text."""
-    if not test.is_file():
-        _write_book(config, test, config.num_test_bytes, "test")
-
-
 def _write_book(
     config: CorpusConfig, path: Path, size: int, split: Split, progress: Progress | None = None
 ) -> Written | WorldManifest:
@@ -307,8 +302,6 @@ def _encode(
 
 
 def _is_encoded(path: Path, fingerprint: str) -> bool:
-    from bytewright.data.tokenfile import TokenFile
-
     if not path.is_file():
         return False
     try:

@@ -41,6 +41,7 @@ from bytewright.experiments.plan import (
     SAMPLER_KEY,
     PlannedRun,
     check_same_settings,
+    find_identical_run,
     find_state,
     in_more_parts,
     model_of,
@@ -48,9 +49,8 @@ from bytewright.experiments.plan import (
 )
 from bytewright.experiments.records import read_run
 from bytewright.experiments.results import SWEEP
-from bytewright.experiments.reuse import copy_record, find_identical_run
 from bytewright.experiments.sweep import Sweep, Trial
-from bytewright.experiments.sweep_file import Keep
+from bytewright.experiments.sweep_file import Keep, Labels
 from bytewright.formatting import PhaseProgress
 from bytewright.plugins import plugin_digests
 from bytewright.storage import atomic
@@ -97,22 +97,19 @@ def write_plan(sweep: Sweep, folder: Path) -> None:
     atomic.write_document(folder / SWEEP, {"about": dataclasses.asdict(sweep.about), "runs": runs})
 
 
-def prepare_data(trials: Sequence[Trial], context: SweepContext) -> dict[str, DataConfig]:
-    """Prepare the corpora of all trials; return their paths by corpus name and vocabulary size."""
-    prepared: dict[str, DataConfig] = {}
+def prepare_data(trials: Sequence[Trial], context: SweepContext) -> dict[Path, DataConfig]:
+    """Prepare the corpora of all trials; return the paths of their data by `corpora.token_folder`."""
+    prepared: dict[Path, DataConfig] = {}
     for trial in trials:
-        if trial.corpus is not None and _key(trial.corpus, context.progress) not in prepared:
-            data = corpora.prepare_corpus(trial.corpus, context.data_root, context.progress)
-            prepared[_key(trial.corpus)] = data
+        if trial.corpus is not None:
+            folder = corpora.token_folder(trial.corpus, context.progress)
+            if folder not in prepared:
+                prepared[folder] = corpora.prepare_corpus(trial.corpus, context.data_root, context.progress)
     return prepared
 
 
-def _key(corpus: corpora.CorpusConfig, progress: PhaseProgress = corpora.no_progress) -> str:
-    return f"{corpora.corpus_name(corpus, progress)}/{corpus.vocab_size}"
-
-
 def execute_plan(
-    plan: Sequence[PlannedRun], prepared: Mapping[str, DataConfig], context: SweepContext
+    plan: Sequence[PlannedRun], prepared: Mapping[Path, DataConfig], context: SweepContext
 ) -> None:
     """Execute the open runs of a plan one after the other."""
     for number, planned in enumerate(plan, start=1):
@@ -130,7 +127,8 @@ def execute_plan(
             continue
         context.print_line(f"{place}: {planned.detail}")
         corpus = planned.trial.corpus
-        outcome = execute_run(planned, None if corpus is None else prepared[_key(corpus)], context)
+        data = None if corpus is None else prepared[corpora.token_folder(corpus)]
+        outcome = execute_run(planned, data, context)
         context.print_line(f"{place}: {describe_outcome(outcome, planned.run)}")
 
 
@@ -208,6 +206,13 @@ def _train(trial: Trial, run: Path, predicted: Mapping[str, float], context: Swe
         Run(run).write_outcome(outcome)
         if status != "failed":
             _remove_checkpoints(run, context.keep)
+    return outcome
+
+
+def copy_record(source: Path, run: Path, config: TrainConfig, labels: Labels) -> dict[str, Any]:
+    """Copy the record of a run, with the labels of this sweep, and return its outcome."""
+    outcome = Run(source).outcome | {"labels": labels}
+    Run(source).copy_to(run, dataclasses.replace(config, data=config.data.absolute()), outcome)
     return outcome
 
 

@@ -18,7 +18,6 @@ from typing import Any, TypeGuard
 
 from bytewright.errors import BytewrightError, UsageError
 from bytewright.experiments.inputs import read_record
-from bytewright.experiments.records import RunRecord
 from bytewright.train.metrics import METRICS
 from bytewright.train.run import Run
 
@@ -70,23 +69,18 @@ def list_runs(folders: Sequence[Path], *, where: Sequence[str] = (), sort: str |
 
 
 def make_row(path: Path) -> Row:
-    """Return the row of the run at `path`; if it cannot be read, the row has the reason."""
+    """Return the key figures, labels and settings of a run; if it cannot be read, the row has the reason.
+
+    Sampled texts have scores instead of steps, tokens and a start time, which are those of their model.
+    """
     try:
         record = read_record(path)
     except BytewrightError as error:
         return {"run": str(path), "status": UNREADABLE, "reason": str(error)}
-    return row_of_record(record, str(path))
-
-
-def row_of_record(record: RunRecord, name: str) -> Row:
-    """Return the row of a run: its key figures, its labels and its settings.
-
-    Sampled texts have scores instead of steps, tokens and a start time, which are those of their model.
-    """
     last = record.lines[-1] if record.lines else {}
     is_sampled = "sampling.temperature" in record.settings
     row: Row = {
-        "run": name,
+        "run": str(path),
         "status": record.status,
         "ending": record.ending and record.ending.label,
         "init": record.origin or None,

@@ -2,21 +2,22 @@
 
 If a batch is not predicted to fit into the memory of the device, it is split into parts. A run of which not
 even one window fits is rejected before any run starts. So is a run in the folder that was made with other
-settings or other data. Planning neither starts nor writes anything.
+settings or other data. Planning neither starts nor writes anything. `find_identical_run` finds a run of a
+sibling sweep that can be copied instead of trained again.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import glob
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from bytewright.account.devices import Device, machine_of
 from bytewright.corpus.file_formats import check_plain_text
-from bytewright.errors import UsageError
+from bytewright.errors import BytewrightError, UsageError
 from bytewright.experiments import corpora
 from bytewright.experiments.evaluation.stories import SamplingPlan
 from bytewright.experiments.sweep import Sweep, Trial
@@ -25,6 +26,7 @@ from bytewright.plugins import plugin_digests
 from bytewright.train.config import DataConfig, TrainConfig
 from bytewright.train.recipe import flatten, to_plain
 from bytewright.train.run import Run
+from bytewright.train.run_files import describe_environment
 from bytewright.train.session.costs import account_for_run, predict_run
 from bytewright.train.setup import select_device
 
@@ -36,6 +38,8 @@ USABLE = 0.92
 """The share of a device's memory that a step may use by prediction; the rest is left to the allocator."""
 FILES = ("train", "validation", "tokenizer")
 SAMPLER_KEY = "sampler.name"
+CODE_AND_MACHINE = ("bytewright", "commit", "torch", "platform", "num_cores", "cuda")
+ON_A_CPU = ("processor", "num_threads")
 NOT_COMPARED = ("accumulate", *(f"data.{name}" for name in FILES))
 """Settings that may differ in an existing run; `check_same_data` compares the data."""
 
@@ -78,8 +82,10 @@ def make_plan(
         jobs = 1  # sampling trials run one after the other
     elif not only:
         jobs = max(1, min(jobs, sum(state in OPEN for state, _ in states)))
-    devices = {trial.config.device for trial in trials}
-    machines = {name: _share_of(machine_of(select_device(name)), jobs) for name in devices}
+    machines: dict[str, Device] = {}
+    for name in {trial.config.device for trial in trials}:
+        machine = machine_of(select_device(name))
+        machines[name] = dataclasses.replace(machine, memory_bytes=machine.memory_bytes / jobs)
     plan = []
     for trial, (state, detail) in zip(trials, states, strict=True):
         machine = machines[trial.config.device]
@@ -115,10 +121,6 @@ def check_files_exist(trials: Iterable[Trial]) -> None:
                 raise UsageError(f"{path} does not exist; the run {trial.name} needs it", path=path)
             if texts is not None:
                 check_plain_text(path)
-
-
-def _share_of(machine: Device, jobs: int) -> Device:
-    return dataclasses.replace(machine, memory_bytes=machine.memory_bytes / jobs)
 
 
 def _plan_model(sampled: Trial, folder: Path, machine: Device) -> list[PlannedRun]:
@@ -279,6 +281,49 @@ def with_data(trial: Trial, data: DataConfig | None) -> Trial:
         trial.config.data, train=data.train, validation=data.validation, tokenizer=data.tokenizer
     )
     return dataclasses.replace(trial, config=dataclasses.replace(trial.config, data=placed))
+
+
+# Identical runs of sibling sweeps, such as a common baseline
+
+
+def find_identical_run(config: TrainConfig, data: Mapping[str, str], folder: Path) -> Path | None:
+    """Return a finished run of a sibling of the sweep in `folder` that `config` would reproduce, if any.
+
+    Two runs are identical if their settings, tokens and plugins (by SHA-256), code (version and commit),
+    machine and torch version are equal. On a CPU the number of threads must be equal, too, because it affects
+    rounding. A run is not reused if one of these is unknown, if its log is incomplete, or if it was continued
+    in another environment. No run is reused if the source tree differs from its commit. `data` holds the
+    digests of the data (`corpora.token_digests`). `accumulate` may differ.
+    """
+    config = dataclasses.replace(config, data=config.data.absolute())
+    wanted = flatten(to_plain(config)) | {"accumulate": None}
+    plugins = plugin_digests(wanted)
+    names = [*CODE_AND_MACHINE, *([] if select_device(config.device).type == "cuda" else ON_A_CPU)]
+    here = _select(describe_environment(), names)
+    if not data or here["commit"] is None or str(here["commit"]).endswith("-dirty"):
+        return None
+    for path in sorted(folder.parent.glob("*/*")):
+        run = Run(path)
+        try:
+            outcome = run.outcome
+            if outcome.get("status") in ("complete", "diverged") and outcome.get("data") == data:
+                found = run.settings | {"accumulate": None}
+                is_same = found == wanted and run.plugin_digests == plugins
+                if is_same and _select(run.environment, names) == here and _is_complete(run):
+                    return path
+        except BytewrightError:  # a damaged run of another sweep cannot be reused
+            continue
+    return None
+
+
+def _is_complete(run: Run) -> bool:
+    """Return whether the log of a run is complete and was written in one environment."""
+    moved = any(record.get("event") == "environment_changed" for record in run.records)
+    return not moved and run.status.state in ("complete", "diverged")
+
+
+def _select(environment: Mapping[str, object], names: list[str]) -> dict[str, object]:
+    return {name: environment.get(name) for name in names}
 
 
 # Memory
