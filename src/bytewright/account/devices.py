@@ -209,10 +209,6 @@ def _best_seconds(work: Callable[[], Tensor]) -> float:
     return min(taken)
 
 
-PEAK_SIZES = {"cuda": 8192, "cpu": 768}
-"""Rows of the timed products; on a GPU large enough that the launch time does not matter."""
-
-
 def peak_flops(device: torch.device, precision: str) -> float:
     """Return the peak FLOP/s of matrix products: from the data sheet of a known GPU, else measured."""
     if device.type == "cuda" and (known := find_known(torch.cuda.get_device_name(device))):
@@ -223,4 +219,5 @@ def peak_flops(device: torch.device, precision: str) -> float:
 @functools.cache
 def _measure_peak(device: torch.device, dtype: torch.dtype) -> float:
     """Measure once per process, so that all runs of a process use the same peak."""
-    return measure_matmul(device, dtype, size=PEAK_SIZES["cuda" if device.type == "cuda" else "cpu"])
+    # On a GPU large enough that the launch time does not matter
+    return measure_matmul(device, dtype, size=8192 if device.type == "cuda" else 768)

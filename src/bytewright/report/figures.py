@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from bytewright.experiments.groups import (
@@ -34,23 +35,16 @@ def learning_curves(groups: Sequence[Group], metric: Metric) -> list[Figure]:
     """Return charts of the metric by steps, by tokens and by wall-clock time."""
     floor = floor_of([run for group in groups for run in group.runs], metric)
     figures = []
-    for by, words in BY.items():
+    for by in BY:
         series = []
         for group in groups:
             points, spread = group.curve(metric.name, by)
             has_band = spread and len(group.runs) > 1
             label, diverged = group.label + group.mark, group.status == "diverged"
             series.append(Series(label, points, spread if has_band else None, diverged))
-        axis, references, caption = _loss_axis(metric.axis, series, floor)
-        chart = Chart(
-            title=f"{metric.title.capitalize()} by {by.replace('step', 'steps')}",
-            description=f"{metric.axis} of {len(groups)} settings, against {words}",
-            x=Axis(words),
-            y=axis,
-            series=series,
-            references=references,
-            ordered=_is_ordered(groups),
-        )
+        chart, caption = _curve_chart(metric.title.capitalize(), by, metric.axis, series, floor)
+        description = f"{metric.axis} of {len(groups)} settings, against {BY[by]}"
+        chart = replace(chart, description=description, ordered=_is_ordered(groups))
         figures.append(Figure(chart, " ".join([*caption, *_curve_caption(groups, by)])))
     return figures
 
@@ -59,7 +53,7 @@ def single_curves(record: RunRecord) -> list[Figure]:
     """Return charts of training and validation loss of one run by steps, tokens and wall-clock time."""
     metric = VALIDATION if record.column("validation_loss") else TRAINING
     figures = []
-    for by, words in BY.items():
+    for by in BY:
         series, crosses = [], []
         for each in (TRAINING, VALIDATION):
             points = [(float(line[by]), value) for line, value in record.column(each.name) if by in line]
@@ -68,17 +62,20 @@ def single_curves(record: RunRecord) -> list[Figure]:
         if series and (end := record.end_of_numbers(by)) is not None:
             series[0] = Series(series[0].label, [*series[0].points, (end, math.inf)])
             crosses = [CROSS]
-        axis, references, caption = _loss_axis("loss, nats per token", series, floor_of([record], metric))
-        chart = Chart(
-            title=f"Loss by {by.replace('step', 'steps')}",
-            description=f"training and validation loss of {record.name}, against {words}",
-            x=Axis(words),
-            y=axis,
-            series=series,
-            references=references,
-        )
-        figures.append(Figure(chart, " ".join(caption + crosses)))
+        floor = floor_of([record], metric)
+        chart, caption = _curve_chart("Loss", by, "loss, nats per token", series, floor)
+        description = f"training and validation loss of {record.name}, against {BY[by]}"
+        figures.append(Figure(replace(chart, description=description), " ".join(caption + crosses)))
     return figures
+
+
+def _curve_chart(
+    title: str, by: str, label: str, series: Sequence[Series], floor: float | None
+) -> tuple[Chart, list[str]]:
+    """Return a chart of losses by steps, tokens or seconds, and a sentence for its caption."""
+    axis, references, caption = _loss_axis(label, series, floor)
+    title = f"{title} by {by.replace('step', 'steps')}"
+    return Chart(title=title, x=Axis(BY[by]), y=axis, series=series, references=references), caption
 
 
 def _loss_axis(
@@ -149,13 +146,9 @@ def speed_figures(groups: Sequence[Group], about: SweepInfo) -> list[Figure]:
                 y=Axis("tokens per second", limits=(0.0, 1.05 * max(speeds))),
                 series=series,
             )
-            caption = "Tokens per second during training, without evaluations and checkpoints."
-            figures.append(
-                Figure(
-                    chart,
-                    " ".join([caption, *_describe_companions(lines, axis), *_describe_omitted(len(lines))]),
-                )
-            )
+            caption = ["Tokens per second during training, without evaluations and checkpoints."]
+            caption += _describe_companions(lines, axis) + _describe_omitted(len(lines))
+            figures.append(Figure(chart, " ".join(caption)))
     return figures
 
 
@@ -178,13 +171,8 @@ def _against(groups: Sequence[Group], axis: str, metric: Metric, about: SweepInf
         series=series,
         references=references,
     )
-    sentences = [
-        *_axis_caption(groups, about),
-        *_describe_companions(lines, axis),
-        *caption,
-        *_describe_omitted(len(lines)),
-    ]
-    return Figure(chart, " ".join(sentences))
+    sentences = _axis_caption(groups, about) + _describe_companions(lines, axis) + caption
+    return Figure(chart, " ".join(sentences + _describe_omitted(len(lines))))
 
 
 def _final_axis(groups: Sequence[Group], metric: Metric) -> tuple[Axis, list[Reference], list[str]]:
