@@ -1,6 +1,6 @@
 """Predictions for a training run: parameters, FLOPs, memory, speed, time and energy.
 
-`training_costs` answers what a run needs in one value.
+`training_costs` returns all of them in one value.
 
 The speed requires a device with known rates and an efficiency: the share of the roofline that steps reach.
 `EFFICIENCY` has the measured values, all for the fused implementation. A prediction that is not possible is

@@ -101,8 +101,8 @@ def parameters_formula(config: ModelConfig) -> Expression:
     2·V·d + 4·L·d² + 3·L·d·f + 2·L·d + d
     """
     L, V, d = symbols("L V d")  # noqa: N806
-    attention, ffn, norm = (_expression(config, one.parameters) for one in _costs(config))
-    num_norms, has_final = _places(config)
+    attention, ffn, norm = (_to_expression(config, one.parameters) for one in _reference_costs(config))
+    num_norms, has_final = _count_norms(config)
     final = norm if has_final else 0
     return (1 if config.tie_embeddings else 2) * V * d + L * (attention + ffn + num_norms * norm) + final
 
@@ -110,18 +110,18 @@ def parameters_formula(config: ModelConfig) -> Expression:
 def activations_formula(config: ModelConfig) -> Expression:
     """Return the formula of the bytes of activations of one sequence."""
     T, L, V = symbols("T L V")  # noqa: N806
-    attention, ffn, norm = (_expression(config, one.textbook) for one in _costs(config))
-    num_norms, has_final = _places(config)
+    attention, ffn, norm = (_to_expression(config, one.textbook) for one in _reference_costs(config))
+    num_norms, has_final = _count_norms(config)
     final = norm if has_final else 0
     return FLOAT32 * (L * T * (attention + ffn + num_norms * norm) + T * (final + 2 * V))
 
 
-def _places(config: ModelConfig) -> tuple[int, bool]:
+def _count_norms(config: ModelConfig) -> tuple[int, bool]:
     """Return the number of norms of a block, and whether there is a final norm."""
     return 0 if config.norm == "none" else 2, config.norm == "pre"
 
 
-def _costs(config: ModelConfig) -> tuple[Costs, Costs, Costs]:
+def _reference_costs(config: ModelConfig) -> tuple[Costs, Costs, Costs]:
     """Return the costs of attention, feed-forward layer and norm."""
     x = StepShape(
         config=dataclasses.replace(config, implementation="reference"),
@@ -132,7 +132,7 @@ def _costs(config: ModelConfig) -> tuple[Costs, Costs, Costs]:
     return costs_of("attention", x), costs_of("ffn", x), costs_of("norm", x)
 
 
-def _expression(config: ModelConfig, formula: Mapping[str, int]) -> Expression:
+def _to_expression(config: ModelConfig, formula: Mapping[str, int]) -> Expression:
     """Return a formula of a part; the width of all key heads, c, is d unless query heads share key heads."""
     total = Expression({})
     for letters, factor in formula.items():

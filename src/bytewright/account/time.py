@@ -80,7 +80,7 @@ class StepPart:
 
     @property
     def seconds(self) -> float:
-        """The lower bound of its time: arithmetic and traffic overlap, so the longer one decides."""
+        """The lower bound of its time: the longer of both, since arithmetic and traffic overlap."""
         return max(self.seconds_of_flops, self.seconds_of_bytes)
 
     @property
@@ -130,14 +130,14 @@ def roofline(
 
     repeated = [
         part(name, accumulate * flops, accumulate * num_bytes, rate or precision)
-        for name, flops, num_bytes in (*_products(x), *_other_passes(x))
+        for name, flops, num_bytes in (*_list_products(x), *_list_other_passes(x))
     ]
     # Muon multiplies in bf16 on a GPU and in fp32 on a CPU, independently of the precision of the model.
-    update = part(*_update(x, optimizer), "bf16" if device.kind == "cuda" else "fp32")
-    return [*repeated, part(*_weights(x, accumulate), rate or precision), update]
+    update = part(*_update_traffic(x, optimizer), "bf16" if device.kind == "cuda" else "fp32")
+    return [*repeated, part(*_weight_traffic(x, accumulate), rate or precision), update]
 
 
-def _products(x: StepShape) -> Iterator[tuple[str, int, int]]:
+def _list_products(x: StepShape) -> Iterator[tuple[str, int, int]]:
     for matmul in list_matmuls(x.config, x.T, x.B):
         if matmul.component not in ("attention_scores", "attention_weighting"):  # computed in a pass
             m, k, n = matmul.m, matmul.k, matmul.n
@@ -145,7 +145,7 @@ def _products(x: StepShape) -> Iterator[tuple[str, int, int]]:
             yield f"{matmul.name} products", 3 * matmul.flops, 3 * traffic
 
 
-def _other_passes(x: StepShape) -> Iterator[tuple[str, int, int]]:
+def _list_other_passes(x: StepShape) -> Iterator[tuple[str, int, int]]:
     """Yield the work besides products: kernels, norms and residual sums, elementwise operations, the loss."""
     layers, numbers, num_norms = x.config.num_layers, x.N * x.d, count_norms(x.config)
     attention, ffn = costs_of("attention", x).passes, costs_of("ffn", x).passes
@@ -169,7 +169,7 @@ def _repeat(passes: Iterable[Pass], times: int) -> Iterator[tuple[str, int, int]
         yield name, times * flops, times * num_bytes
 
 
-def _weights(x: StepShape, accumulate: int) -> tuple[str, int, int]:
+def _weight_traffic(x: StepShape, accumulate: int) -> tuple[str, int, int]:
     """Return the traffic of casts and of gradients, which the first part copies and later parts add."""
     count = count_parameters(x.config)
     if x.compiled:
@@ -182,7 +182,7 @@ def _weights(x: StepShape, accumulate: int) -> tuple[str, int, int]:
     return "casting weights, gathering gradients", accumulate * count.total, moved
 
 
-def _update(x: StepShape, optimizer: AnyOptimizer) -> tuple[str, int, int]:
+def _update_traffic(x: StepShape, optimizer: AnyOptimizer) -> tuple[str, int, int]:
     cost = update_cost(x.config, optimizer)
     if not x.compiled:
         return "update", cost.flops, eager_update_bytes(x.config, optimizer, x.device)

@@ -60,7 +60,7 @@ def costs_of(kind: PartKind, x: StepShape) -> Costs:
 def trace_part(kind: PartKind, x: StepShape) -> Costs:
     """Return the costs of one module, measured on the meta device."""
     name = getattr(x.config, PARTS[kind].name)
-    module = _make(kind, x)
+    module = _make_module(kind, x)
     num_parameters = sum(parameter.numel() for parameter in module.parameters())
     formula = {"": num_parameters} if num_parameters else {}
     dtype = torch.bfloat16 if x.precision == "bf16" else torch.float32
@@ -76,9 +76,9 @@ def trace_part(kind: PartKind, x: StepShape) -> Costs:
         return Costs(parameters=formula)
     saved = trace.saved
     if kind == "norm":
-        saved[_key(trace.output)] = trace.output.untyped_storage().nbytes()
+        saved[_storage_id(trace.output)] = trace.output.untyped_storage().nbytes()
     else:
-        saved.pop(_key(stream), None)  # kept by the sublayer before it
+        saved.pop(_storage_id(stream), None)  # kept by the sublayer before it
     return Costs(
         parameters=formula,
         matmuls=[
@@ -92,13 +92,13 @@ def trace_part(kind: PartKind, x: StepShape) -> Costs:
     )
 
 
-def _make(kind: PartKind, x: StepShape) -> Module:
+def _make_module(kind: PartKind, x: StepShape) -> Module:
     if kind == "attention":
         return make_attention(x.config, make_position(x.config, "heads", "meta"), "meta")
     return (make_norm if kind == "norm" else make_ffn)(x.config, "meta")
 
 
-def _key(tensor: Tensor) -> int:
+def _storage_id(tensor: Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)
 
 
@@ -108,12 +108,12 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self, existing: Sequence[Tensor] = ()) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.now = self.peak = 0
-        self._alive = {_key(tensor): 0 for tensor in existing}
+        self._alive = {_storage_id(tensor): 0 for tensor in existing}
 
     def hold(self, tensors: Sequence[Tensor]) -> None:
         """Count the storages of new tensors until they are freed."""
         for tensor in tensors:
-            storage, key = tensor.untyped_storage(), _key(tensor)
+            storage, key = tensor.untyped_storage(), _storage_id(tensor)
             if key not in self._alive:
                 self._alive[key] = storage.nbytes()
                 self.now += storage.nbytes()
@@ -134,11 +134,11 @@ class _Trace(StorageTracker):  # type: ignore[no-untyped-call]
         self.saved: dict[int, int] = {}
         """Bytes of the storages that autograd saved, without the parameters."""
         self._is_forward = True
-        parameters = {_key(tensor) for tensor in (*module.parameters(), *module.buffers())}
+        parameters = {_storage_id(tensor) for tensor in (*module.parameters(), *module.buffers())}
 
         def save(tensor: Tensor) -> Tensor:
-            if _key(tensor) not in parameters:
-                self.saved[_key(tensor)] = tensor.untyped_storage().nbytes()
+            if _storage_id(tensor) not in parameters:
+                self.saved[_storage_id(tensor)] = tensor.untyped_storage().nbytes()
             return tensor
 
         with self, torch.autograd.graph.saved_tensors_hooks(save, lambda tensor: tensor):

@@ -31,10 +31,10 @@ def print_answer(config: ModelConfig, setup: TrainingSetup, costs: TrainingCosts
         f"({config.ffn}), vocabulary {config.vocab_size:,}, context {config.context_length:,}"
     )
     out.print()
-    console.print_table(("", "", ""), _answers(config, setup, costs), left=range(3))
+    console.print_table(("", "", ""), _list_answers(config, setup, costs), left=range(3))
 
 
-def _answers(
+def _list_answers(
     config: ModelConfig, setup: TrainingSetup, costs: TrainingCosts
 ) -> Iterator[tuple[str, str, str]]:
     """Yield the rows of the answer: name, figure, and what it depends on."""
@@ -176,8 +176,8 @@ def _print_memory(account: Account, memory: str | None, batches: Mapping[str, in
         sizes = (part["parameters"], part["gradients"], part["optimizer state"], kept, squares)
         rows.append(
             (
-                *(setting.name, _gigabytes(moment.total), f"{moment.total / 2**30:,.2f}", moment.name),
-                *map(_gigabytes, (*sizes, part.get("logits", 0), other)),
+                *(setting.name, _format_gigabytes(moment.total), f"{moment.total / 2**30:,.2f}", moment.name),
+                *map(_format_gigabytes, (*sizes, part.get("logits", 0), other)),
                 *([f"{batches[setting.name]:,}"] if memory else []),
             )
         )
@@ -191,7 +191,7 @@ def _print_memory(account: Account, memory: str | None, batches: Mapping[str, in
         )
 
 
-def _gigabytes(num_bytes: int) -> str:
+def _format_gigabytes(num_bytes: int) -> str:
     return f"{num_bytes / 1e9:,.2f}"
 
 

@@ -79,13 +79,13 @@ def describe_commands() -> list[CommandDescription]:
         for field in dataclasses.fields(command):
             hint = hints[field.name]
             if tyro.conf.Positional in getattr(hint, "__metadata__", ()):
-                values += _choices(hint)
-                takes_files = takes_files and not _choices(hint)
+                values += _list_choices(hint)
+                takes_files = takes_files and not _list_choices(hint)
                 continue
             flag = flag_of(field.name)
-            sentence = sentences.get(field.name) or _help_of(hint)
+            sentence = sentences.get(field.name) or _find_help(hint)
             is_switch = field.default is False
-            options.append(Option(flag, sentence.partition(". ")[0], _choices(hint), not is_switch))
+            options.append(Option(flag, sentence.partition(". ")[0], _list_choices(hint), not is_switch))
         described.append(CommandDescription(name, summary, tuple(options), values, takes_files))
     return described
 
@@ -97,17 +97,17 @@ def _recipes_for(command: str) -> tuple[str, ...]:
     return tuple(recipe.name for recipe in list_recipes() if kind in (None, recipe.kind))
 
 
-def _choices(hint: Any) -> tuple[str, ...]:
+def _list_choices(hint: Any) -> tuple[str, ...]:
     """Return the values of a Literal inside a type."""
     if get_origin(hint) is Literal:
         return tuple(map(str, get_args(hint)))
     if get_origin(hint) in (Annotated, Union, types.UnionType):
         parts = get_args(hint)[:1] if get_origin(hint) is Annotated else get_args(hint)
-        return tuple(choice for part in parts for choice in _choices(part))
+        return tuple(choice for part in parts for choice in _list_choices(part))
     return ()
 
 
-def _help_of(hint: Any) -> str:
+def _find_help(hint: Any) -> str:
     """Return the help text that a shared type of an option carries."""
     texts = [getattr(mark, "help", None) for mark in getattr(hint, "__metadata__", ())]
     return next((text for text in texts if text), "")
@@ -122,7 +122,7 @@ def _first_words(commands: list[CommandDescription]) -> dict[str, str]:
     return {word: ", ".join(parts) for word, parts in words.items()}
 
 
-def _groups(commands: list[CommandDescription]) -> dict[str, list[CommandDescription]]:
+def _group_commands(commands: list[CommandDescription]) -> dict[str, list[CommandDescription]]:
     """Return the commands of two words by their first word."""
     groups: dict[str, list[CommandDescription]] = {}
     for command in commands:
@@ -136,7 +136,7 @@ def _groups(commands: list[CommandDescription]) -> dict[str, list[CommandDescrip
 
 def write_bash(commands: list[CommandDescription]) -> str:
     """Return the script for bash."""
-    groups = _groups(commands)
+    groups = _group_commands(commands)
     seconds = "".join(
         f"            {group}) words={shlex.quote(' '.join(c.name.split()[1] for c in members))} ;;\n"
         for group, members in groups.items()
@@ -197,7 +197,7 @@ def _bash_choices(command: CommandDescription) -> str:
 
 def write_zsh(commands: list[CommandDescription]) -> str:
     """Return the script for zsh."""
-    groups = _groups(commands)
+    groups = _group_commands(commands)
     firsts = "\n".join(
         f"            {_zsh_pair(word, summary)}" for word, summary in _first_words(commands).items()
     )
@@ -272,7 +272,7 @@ def _zsh_values(command: CommandDescription) -> str:
 
 def write_fish(commands: list[CommandDescription]) -> str:
     """Return the script for fish."""
-    groups = _groups(commands)
+    groups = _group_commands(commands)
     lines = [
         "# Completion of bytewright for fish.",
         "function __bytewright_is",

@@ -66,42 +66,42 @@ def examine() -> list[Finding]:
     return [
         Finding("system", f"{platform.system()} {platform.release()} on {platform.machine()}"),
         Finding("cores", f"{usable_cores()} usable of {os.cpu_count()}"),
-        _amx(),
-        _memory(),
-        Finding("disk", f"{_gigabytes(shutil.disk_usage(Path.cwd()).free)} free in this folder"),
-        _python(),
-        *(_package(name) for name in REQUIRED_PACKAGES),
-        _gpu(),
-        _native_extension(),
+        _check_amx(),
+        _check_memory(),
+        Finding("disk", f"{_format_gigabytes(shutil.disk_usage(Path.cwd()).free)} free in this folder"),
+        _check_python(),
+        *(_check_package(name) for name in REQUIRED_PACKAGES),
+        _check_gpu(),
+        _check_native_extension(),
     ]
 
 
-def _amx() -> Finding:
+def _check_amx() -> Finding:
     has_defect = "advertised, but its instructions fault"
     found = has_defect if amx_faults() else "not advertised, or without a defect"
     limits = [f"; limit of oneDNN: {name}={os.environ[name]}" for name in ISA_VARIABLES if name in os.environ]
     return Finding("AMX", found + "".join(limits))
 
 
-def _memory() -> Finding:
+def _check_memory() -> Finding:
     total, usable = total_memory(), usable_memory()
-    limited = f", limited to {_gigabytes(usable)} here" if usable < total else ""
-    return Finding("memory", _gigabytes(total) + limited)
+    limited = f", limited to {_format_gigabytes(usable)} here" if usable < total else ""
+    return Finding("memory", _format_gigabytes(total) + limited)
 
 
-def _python() -> Finding:
+def _check_python() -> Finding:
     remedy = None if sys.version_info >= (3, 11) else "install Python 3.11 or newer"
     return Finding("python", f"{platform.python_version()} ({sys.executable})", remedy)
 
 
-def _package(name: str) -> Finding:
+def _check_package(name: str) -> Finding:
     try:
         return Finding(name, importlib.metadata.version(name))
     except importlib.metadata.PackageNotFoundError:
         return Finding(name, "not installed", f"pip install {name}, or run make setup in the repository")
 
 
-def _gpu() -> Finding:
+def _check_gpu() -> Finding:
     try:
         import torch
     except (ImportError, OSError) as error:  # OSError: a library that torch needs is missing
@@ -109,14 +109,15 @@ def _gpu() -> Finding:
     if torch.cuda.is_available():
         devices = [torch.cuda.get_device_properties(number) for number in range(torch.cuda.device_count())]
         return Finding(
-            "gpu", ", ".join(f"{device.name} ({_gigabytes(device.total_memory)})" for device in devices)
+            "gpu",
+            ", ".join(f"{device.name} ({_format_gigabytes(device.total_memory)})" for device in devices),
         )
     if torch.backends.mps.is_available():
         return Finding("gpu", "Apple GPU (mps)")
     return Finding("gpu", "none: everything works on the CPU, but training is slow")
 
 
-def _native_extension() -> Finding:
+def _check_native_extension() -> Finding:
     try:
         native = importlib.import_module("bytewright._native")
     except ImportError as error:
@@ -138,7 +139,7 @@ def find_newer_source(extension: Path, crates: Path) -> Path | None:
     return newest.relative_to(crates.parent)
 
 
-def _gigabytes(num_bytes: int) -> str:
+def _format_gigabytes(num_bytes: int) -> str:
     return f"{num_bytes / 1e9:.1f} GB"
 
 

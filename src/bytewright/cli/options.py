@@ -142,9 +142,9 @@ def require_file(path: Path) -> Path:
     if path.is_dir():
         raise UsageError(f"{path} is a directory; a file is needed here", path=path)
     if not path.is_file():
-        raise UsageError(f"{path} is not a regular file", path=path)
+        raise UsageError(f"{path} is not a regular file; give the path of a file", path=path)
     if path.stat().st_size == 0:
-        raise UsageError(f"{path} is empty", path=path)
+        raise UsageError(f"{path} is empty; give a file with contents", path=path)
     return path
 
 

@@ -190,7 +190,7 @@ def list_provided(registry: Registry, part: Any) -> tuple[str, ...]:
     from bytewright.optim.build import provided_to
     from bytewright.registry import optimizers
 
-    if registry is optimizers:  # its constructor decides which settings it needs
+    if registry is optimizers:  # its constructor determines which settings a run passes
         return provided_to(part)
     of_model = {field.registry.key: field.provided for field in config.PARTS.values()}
     of_training = {

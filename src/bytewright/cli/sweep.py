@@ -73,7 +73,8 @@ class RunSweep:
         sweeps = [read_sweep(path, scale=self.scale, overrides=overrides) for path in paths]
         folders = [self.out / (path.stem + (f"-{self.scale}" if self.scale else "")) for path in paths]
         if len(set(folders)) < len(folders):
-            raise UsageError("two of the sweep files have the same name and would share a folder")
+            message = "two of the sweep files have the same name and would share a folder"
+            raise UsageError(f"{message}; run them separately, with another --out")
         code, engines = 0, CompiledStepCache()
         for path, sweep, folder in zip(paths, sweeps, folders, strict=True):
             code = max(code, self._execute(path, sweep, folder, engines))
@@ -85,9 +86,7 @@ class RunSweep:
         from rich.console import Console
 
         from bytewright.experiments import execute
-        from bytewright.experiments.inputs import read_sweep_folder
         from bytewright.experiments.plan import make_plan
-        from bytewright.report.compose import write_report
 
         with console.progress() as show:
             plan = make_plan(sweep, folder, only=self.only, jobs=self.jobs, progress=show)
@@ -122,16 +121,22 @@ class RunSweep:
         except KeyboardInterrupt:  # parallel runs: each of them has saved
             context.print_line(f"{folder}: saved after SIGINT; the same command continues.")
             return 128 + signal.SIGINT
-        failed = [
-            planned.trial.name for planned in make_plan(sweep, folder, only=self.only) if planned.is_open
-        ]
+        return self._report(sweep, folder)
+
+    def _report(self, sweep: Sweep, folder: Path) -> int:
+        """Write the report of the whole sweep, and return 1 if a run failed."""
+        from bytewright.experiments.inputs import read_sweep_folder
+        from bytewright.experiments.plan import make_plan
+        from bytewright.report.compose import write_report
+
+        has_failed = any(planned.is_open for planned in make_plan(sweep, folder, only=self.only))
         if not self.only:
             about, records = read_sweep_folder(folder)
             if not records:
-                context.print_line(f"{folder}: every run failed at its start, so there is no report.")
+                console.print_remark(f"{folder}: every run failed at its start, so there is no report.")
                 return 1
             console.print_line(str(write_report(records, about, folder)))
-        return 1 if failed else 0
+        return int(has_failed)
 
     def _execute_in_parallel(self, path: Path, plan: list[PlannedRun], folder: Path, num_jobs: int) -> int:
         from bytewright.experiments.execute import list_gpus, run_commands

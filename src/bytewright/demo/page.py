@@ -87,20 +87,20 @@ def write_demo_page(results: DemoResults, path: Path) -> None:
             ]
         ),
         sections=[
-            PageSection("Loss curve", _curve(results, run, bytes_per_token)),
-            PageSection("Generated stories", _stories(results)),
-            PageSection("How the stories were checked", _check(results)),
-            PageSection("Samples during training", _samples(run, results)),
-            PageSection("Tokens", _tokens(results, bytes_per_token)),
-            PageSection("Cost", _cost(results, run)),
-            PageSection("Next steps", _next_steps(results)),
+            PageSection("Loss curve", _curve_blocks(results, run, bytes_per_token)),
+            PageSection("Generated stories", _story_blocks(results)),
+            PageSection("How the stories were checked", _check_blocks(results)),
+            PageSection("Samples during training", _sample_blocks(run, results)),
+            PageSection("Tokens", _token_blocks(results, bytes_per_token)),
+            PageSection("Cost", _cost_blocks(results, run)),
+            PageSection("Next steps", _next_step_blocks(results)),
         ],
         footer="Written by `bytewright demo`; all figures were measured in this run.",
     )
     write_html(page, path)
 
 
-def _curve(results: DemoResults, run: RunRecord, bytes_per_token: float) -> list[Block]:
+def _curve_blocks(results: DemoResults, run: RunRecord, bytes_per_token: float) -> list[Block]:
     measured, bits_per_nat = results.measured, 1 / bytes_per_token / math.log(2)
     training = [(float(line["tokens"]), loss * bits_per_nat) for line, loss in run.column("loss")]
     stories = [(float(line["tokens"]), bits) for line, bits in run.column("story_bits_per_byte")]
@@ -125,7 +125,7 @@ def _curve(results: DemoResults, run: RunRecord, bytes_per_token: float) -> list
     ]
 
 
-def _stories(results: DemoResults) -> list[Block]:
+def _story_blocks(results: DemoResults) -> list[Block]:
     texts = list(read_stories(results.samples))[:STORIES_SHOWN]
     samples = [
         Sample(f"Story {number}", text, note=_describe_check(check))
@@ -151,7 +151,7 @@ def _describe_check(check: dict[str, Any]) -> str:
     return f"{shape} {place}{about}."
 
 
-def _check(results: DemoResults) -> list[Block]:
+def _check_blocks(results: DemoResults) -> list[Block]:
     checked = results.checked
     counts = Counter(name for story in checked["stories"] for name in story["contradictions"])
     rows: list[Sequence[str | int]] = [
@@ -171,7 +171,7 @@ def _check(results: DemoResults) -> list[Block]:
     return blocks
 
 
-def _samples(run: RunRecord, results: DemoResults) -> list[Block]:
+def _sample_blocks(run: RunRecord, results: DemoResults) -> list[Block]:
     samples = [
         Sample(f"After {step * results.config.tokens_per_step:,} tokens", text.strip()[:600])
         for step, text in sorted(run.samples.items())
@@ -179,7 +179,7 @@ def _samples(run: RunRecord, results: DemoResults) -> list[Block]:
     return ["Samples with the same random seed at several steps of the training.", Samples(samples)]
 
 
-def _tokens(results: DemoResults, bytes_per_token: float) -> list[Block]:
+def _token_blocks(results: DemoResults, bytes_per_token: float) -> list[Block]:
     tokenizer = results.load_tokenizer()
     first = next(read_stories(text_files(results.config.data)[0]))
     sentence = first[: first.find(".", 60) + 1]
@@ -195,7 +195,7 @@ def _tokens(results: DemoResults, bytes_per_token: float) -> list[Block]:
     ]
 
 
-def _cost(results: DemoResults, run: RunRecord) -> list[Block]:
+def _cost_blocks(results: DemoResults, run: RunRecord) -> list[Block]:
     config = results.config
     num_tokens = results.plan.num_steps * config.tokens_per_step
     flops_per_token = training_flops_per_token(config.model)
@@ -215,7 +215,7 @@ def _cost(results: DemoResults, run: RunRecord) -> list[Block]:
     return [Table(["the model", ""], rows)]
 
 
-def _next_steps(results: DemoResults) -> list[Block]:
+def _next_step_blocks(results: DemoResults) -> list[Block]:
     return [
         f"`bytewright generate {results.run}` generates another story; see `--prompt`, `--temperature` and"
         " `--seed`.",

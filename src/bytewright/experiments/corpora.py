@@ -111,7 +111,7 @@ def prepare_corpus(config: CorpusConfig, root: Path, progress: PhaseProgress) ->
     data = DataConfig(
         train=encoded / "train.npy", validation=encoded / "validation.npy", tokenizer=encoded / "tokenizer"
     )
-    _encode(config, data, train, validation, progress)
+    _encode_texts(config, data, train, validation, progress)
     return data
 
 
@@ -165,16 +165,16 @@ def corpus_name(config: CorpusConfig, progress: PhaseProgress = no_progress) -> 
     if config.storybook is not None:
         grammar = resources.files("bytewright.corpus.storybook").joinpath("storybook.grammar").read_bytes()
         parts = (config.storybook, config.validation_size, config.seed)
-        return f"storybook-{config.storybook / 1e6:g}MB-{_hash(repr(parts).encode() + grammar)}"
+        return f"storybook-{config.storybook / 1e6:g}MB-{_short_hash(repr(parts).encode() + grammar)}"
     if config.worldbook is not None:
         about = (config.worldbook, config.validation_size, config.seed, config.world, grammar_digest())
-        return f"worldbook-{config.worldbook / 1e6:g}MB-{_hash(repr(about).encode())}"
+        return f"worldbook-{config.worldbook / 1e6:g}MB-{_short_hash(repr(about).encode())}"
     assert config.text is not None
-    digests = [_digest(path, progress) for path in (config.text, config.validation) if path is not None]
-    return f"{config.text.stem}-{_hash(repr(digests).encode())}"
+    digests = [_digest_file(path, progress) for path in (config.text, config.validation) if path is not None]
+    return f"{config.text.stem}-{_short_hash(repr(digests).encode())}"
 
 
-def _digest(path: Path, progress: PhaseProgress) -> str:
+def _digest_file(path: Path, progress: PhaseProgress) -> str:
     with atomic.explain("read", path):
         found = path.stat()
         if not path.is_file() or not found.st_size:
@@ -190,7 +190,7 @@ def _digest(path: Path, progress: PhaseProgress) -> str:
     return _digests[key]
 
 
-def _hash(data: bytes) -> str:
+def _short_hash(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()[:6]
 
 
@@ -266,7 +266,7 @@ def _hold_out(source: Path, train: Path, validation: Path, progress: PhaseProgre
     return {"text": source.name}
 
 
-def _encode(
+def _encode_texts(
     config: CorpusConfig, data: DataConfig, train: Path, validation: Path, progress: PhaseProgress
 ) -> None:
     """Train the tokenizer and encode both texts, unless these files exist and belong together."""

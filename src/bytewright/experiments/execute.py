@@ -123,7 +123,7 @@ def execute_plan(
             continue
         if not planned.is_open:
             # A process may have been killed before it removed them.
-            _remove_checkpoints(planned.run, _keep(planned, context))
+            _remove_checkpoints(planned.run, _choose_keep(planned, context))
             continue
         context.print_line(f"{place}: {planned.detail}")
         corpus = planned.trial.corpus
@@ -148,9 +148,9 @@ def execute_run(planned: PlannedRun, data: DataConfig | None, context: SweepCont
     """Execute one run and return its outcome; raise `SweepStopped` if a signal stopped it."""
     trial = with_data(planned.trial, data)
     if trial.sampling is not None:
-        return _sample(trial, planned, context)
-    context_of_run = dataclasses.replace(context, keep=_keep(planned, context))
-    outcome = _train(trial, planned.run, planned.predicted, context_of_run)
+        return _sample_trial(trial, planned, context)
+    context_of_run = dataclasses.replace(context, keep=_choose_keep(planned, context))
+    outcome = _train_trial(trial, planned.run, planned.predicted, context_of_run)
     if planned.is_sampled:
         if outcome["status"] != "complete":
             reason = f"the run {outcome['status']}: {outcome['reason']}"
@@ -159,11 +159,13 @@ def execute_run(planned: PlannedRun, data: DataConfig | None, context: SweepCont
     return outcome
 
 
-def _keep(planned: PlannedRun, context: SweepContext) -> Keep:
+def _choose_keep(planned: PlannedRun, context: SweepContext) -> Keep:
     return "model" if planned.is_sampled else context.keep
 
 
-def _train(trial: Trial, run: Path, predicted: Mapping[str, float], context: SweepContext) -> dict[str, Any]:
+def _train_trial(
+    trial: Trial, run: Path, predicted: Mapping[str, float], context: SweepContext
+) -> dict[str, Any]:
     has_started = Run(run).exists
     if has_started:
         check_same_settings(trial, run)
@@ -276,7 +278,7 @@ def _remove_checkpoints(run: Path, keep: Keep) -> None:
         checkpoints.prune(1, None)
 
 
-def _sample(trial: Trial, planned: PlannedRun, context: SweepContext) -> dict[str, Any]:
+def _sample_trial(trial: Trial, planned: PlannedRun, context: SweepContext) -> dict[str, Any]:
     """Sample stories from the model that all sampling trials share, and record their scores."""
     assert trial.sampling is not None
     model = context.folder / trial.model_name

@@ -105,7 +105,7 @@ def _hash_texts(trials: Sequence[Trial], folder: Path, progress: PhaseProgress) 
     """Hash the texts that existing runs are compared with; large ones take time."""
     compared = [trial for trial in trials if Run(folder / trial.model_name).exists]
     for corpus in (trial.corpus for trial in compared if trial.corpus is not None):
-        if all(path.is_file() for path in _texts(corpus)):
+        if all(path.is_file() for path in _list_texts(corpus)):
             corpora.corpus_name(corpus, progress)
 
 
@@ -226,7 +226,7 @@ def check_same_corpus(corpus: corpora.CorpusConfig, found: Path, run: Path) -> N
     The hash in its name identifies the corpus. If the text does not exist any more, only the names are
     compared.
     """
-    texts, size = _texts(corpus), f"bpe-{corpus.vocab_size}"
+    texts, size = _list_texts(corpus), f"bpe-{corpus.vocab_size}"
     has_same_name = found.match(f"{glob.escape(texts[0].stem)}-*/{size}") if texts else False
     if has_same_name and not all(path.is_file() for path in texts):
         return
@@ -256,7 +256,7 @@ def check_same_sampling(plan: SamplingPlan, outcome: dict[str, Any], run: Path) 
         raise _mismatch(run, f"the plugin of the sampler {plan.sampler!r}", outcome.get("plugins"), plugins)
 
 
-def _texts(corpus: corpora.CorpusConfig) -> list[Path]:
+def _list_texts(corpus: corpora.CorpusConfig) -> list[Path]:
     return [path for path in (corpus.text, corpus.validation) if path is not None]
 
 
@@ -299,7 +299,7 @@ def find_identical_run(config: TrainConfig, data: Mapping[str, str], folder: Pat
     wanted = flatten(to_plain(config)) | {"accumulate": None}
     plugins = plugin_digests(wanted)
     names = [*CODE_AND_MACHINE, *([] if select_device(config.device).type == "cuda" else ON_A_CPU)]
-    here = _select(describe_environment(), names)
+    here = _select_names(describe_environment(), names)
     if not data or here["commit"] is None or str(here["commit"]).endswith("-dirty"):
         return None
     for path in sorted(folder.parent.glob("*/*")):
@@ -309,7 +309,7 @@ def find_identical_run(config: TrainConfig, data: Mapping[str, str], folder: Pat
             if outcome.get("status") in ("complete", "diverged") and outcome.get("data") == data:
                 found = run.settings | {"accumulate": None}
                 is_same = found == wanted and run.plugin_digests == plugins
-                if is_same and _select(run.environment, names) == here and _is_complete(run):
+                if is_same and _select_names(run.environment, names) == here and _is_complete(run):
                     return path
         except BytewrightError:  # a damaged run of another sweep cannot be reused
             continue
@@ -322,7 +322,7 @@ def _is_complete(run: Run) -> bool:
     return not moved and run.status.state in ("complete", "diverged")
 
 
-def _select(environment: Mapping[str, object], names: list[str]) -> dict[str, object]:
+def _select_names(environment: Mapping[str, object], names: list[str]) -> dict[str, object]:
     return {name: environment.get(name) for name in names}
 
 

@@ -105,7 +105,7 @@ def read_run(path: Path) -> RunRecord:
     settings, records, outcome = run.settings, run.records, run.outcome
     lines = [record for record in records if "event" not in record]
     if lines:  # figures of the final model, measured after the last record
-        lines[-1] = lines[-1] | _numbers(outcome, "documents", path)
+        lines[-1] = lines[-1] | _read_numbers(outcome, "documents", path)
     status = run.find_status(settings, records)
     return RunRecord(
         name=path.absolute().name,
@@ -114,13 +114,13 @@ def read_run(path: Path) -> RunRecord:
         status=status.state,
         ending=status.ending,
         reason=status.detail,
-        labels=_object_in(outcome, "labels", path),
+        labels=_read_object(outcome, "labels", path),
         environment=run.environment | _describe_plugins(run),
         samples=run.samples,
-        predicted=_numbers(run.costs, "predicted", path) | _numbers(outcome, "predicted", path),
-        measured=_numbers(run.costs, "counted", path)
+        predicted=_read_numbers(run.costs, "predicted", path) | _read_numbers(outcome, "predicted", path),
+        measured=_read_numbers(run.costs, "counted", path)
         | measured_costs(lines)
-        | _numbers(outcome, "measured", path),
+        | _read_numbers(outcome, "measured", path),
         floor=read_floor(settings.get("data.validation")),
     )
 
@@ -143,7 +143,7 @@ def read_sampled(path: Path, model: Path) -> RunRecord:
         settings=Run(model).settings | flatten({"sampling": outcome["sampling"]}),
         lines=[{"step": 0, **outcome["figures"]}],
         status="complete",
-        labels=_object_in(outcome, "labels", path),
+        labels=_read_object(outcome, "labels", path),
         environment=Run(model).environment | _describe_plugins(Run(model)),
         samples={0: stories.split(END_OF_TEXT)[0].strip()},
     )
@@ -178,15 +178,15 @@ def _read_corpus_fields(tokens: object) -> Iterator[dict[str, Any]]:
         yield read_if_present(folder / CORPUS_FILE)
 
 
-def _object_in(outcome: Mapping[str, Any], name: str, run: Path) -> dict[str, Any]:
+def _read_object(outcome: Mapping[str, Any], name: str, run: Path) -> dict[str, Any]:
     value = outcome.get(name) or {}
     if not isinstance(value, dict):
         raise FormatError.at(run, f"{name} in its outcome should be a JSON object", key=name)
     return value
 
 
-def _numbers(fields: Mapping[str, Any], name: str, run: Path) -> dict[str, float]:
-    return numbers_in(_object_in(fields, name, run))
+def _read_numbers(fields: Mapping[str, Any], name: str, run: Path) -> dict[str, float]:
+    return numbers_in(_read_object(fields, name, run))
 
 
 def numbers_in(fields: Mapping[str, Any]) -> dict[str, float]:

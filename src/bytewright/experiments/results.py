@@ -133,11 +133,11 @@ def read_results(path: Path) -> tuple[SweepInfo | None, list[RunRecord]]:
                 reason=run["reason"].as_text(),
                 labels=run["labels"].as_object(),
                 environment=environment | run["environment"].as_object(),
-                samples=_samples(run["samples"]),
+                samples=_parse_samples(run["samples"]),
                 predicted=numbers_in(run["predicted"].as_object()),
                 measured=numbers_in(run["measured"].as_object()),
                 floor=numbers_in(run.as_object()).get("floor"),
-                validation=_texts(run.get("validation")),
+                validation=_parse_digests(run.get("validation")),
             )
         )
     return about, records
@@ -222,14 +222,14 @@ def rounded(value: float) -> float:
     return value if isinstance(value, int) else float(f"{value:.{DIGITS}g}")
 
 
-def _samples(samples: Json) -> dict[int, str]:
+def _parse_samples(samples: Json) -> dict[int, str]:
     for step in samples.as_object():
         if not STEP_NUMBER.fullmatch(step):
             raise samples.error(f"texts by their steps (one is called {shorten(step)})")
     return {int(step): samples[step].as_text() for step in samples.as_object()}
 
 
-def _texts(value: Json) -> dict[str, str]:
+def _parse_digests(value: Json) -> dict[str, str]:
     """Read an object of strings; records of earlier versions lack it."""
     return {} if value.value is None else {key: value[key].as_text() for key in value.as_object()}
 

@@ -159,7 +159,7 @@ class _Expansion:
             shown = {key: value for key, value in labels.items() if self.centre[key] != value}
             shown = shown or {"variant": "baseline"}
         return Trial(
-            name=_name(shown | of_seed, self.varied),
+            name=_name_run(shown | of_seed, self.varied),
             labels=labels | of_seed,
             config=config,
             corpus=corpus,
@@ -169,7 +169,7 @@ class _Expansion:
     def _build(self, values: Labels) -> tuple[TrainConfig, CorpusConfig | None, SamplingPlan | None]:
         """Return the config, corpus and sampling of one trial."""
         values = self.file.fixed | values
-        fields, of_corpus, of_sampling = _copy(self.file.base), Labels(), Labels()
+        fields, of_corpus, of_sampling = _copy_fields(self.file.base), Labels(), Labels()
         if any(key.startswith("budget.") for key in values):
             fields["budget"] = {}  # one limit replaces all limits of the recipe
         for key, value in values.items():
@@ -196,7 +196,7 @@ class _Expansion:
 
     def _check_base(self, message_of_sweep: str, corpus: CorpusConfig | None) -> None:
         """Raise `BaseRecipeError` if the base recipe alone causes the same error."""
-        fields, source = _copy(self.file.base), str(self.file.base_path)
+        fields, source = _copy_fields(self.file.base), str(self.file.base_path)
         if corpus is not None:
             _put_corpus(fields, corpus)
         try:
@@ -223,16 +223,17 @@ class _Expansion:
         names = [trial.name for trial in trials]
         for name in names:
             if names.count(name) > 1:
-                raise UsageError(f"expands to two runs named {name!r}", found=name)
+                message = f"expands to two runs named {name!r}; the names of variants and values must differ"
+                raise UsageError(message, found=name)
             if name.lower() in TAKEN or (self.samples and name.lower() == MODEL):
-                message = f"expands to a run named {name!r}, which is the name of a file of the sweep"
+                message = f"expands to a run named {name!r}, the name of a file of the sweep; rename the variant"
                 raise UsageError(message, found=name)
         if self.samples and len({repr(to_plain(trial.config)) for trial in trials}) > 1:
             raise UsageError("varies both sampling and training; sample from one model only", key="sampling")
         unseeded = [{k: v for k, v in trial.labels.items() if k != "seed"} for trial in trials]
         if about.baseline and about.baseline not in unseeded:
             wanted = ", ".join(str(value) for value in about.baseline.values())
-            message = f"the baseline is not one of the runs: {wanted}"
+            message = f"the baseline is not one of the runs: {wanted}; use the values of one of them"
             raise UsageError(message, key="baseline", found=about.baseline)
 
 
@@ -272,14 +273,16 @@ def _check_corpus_keys(keys: Iterable[str]) -> None:
         raise UsageError(f"sets both {key} and a corpus, but {reasons[key]}", key=key)
 
 
-def _copy(fields: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: _copy(value) if isinstance(value, Mapping) else value for key, value in fields.items()}
+def _copy_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        key: _copy_fields(value) if isinstance(value, Mapping) else value for key, value in fields.items()
+    }
 
 
-def _name(labels: Labels, varied: Sequence[str]) -> str:
+def _name_run(labels: Labels, varied: Sequence[str]) -> str:
     """Return the name of a run's folder, made of its labels.
 
-    >>> _name({"variant": "no norm", "optimizer.lr": 0.001, "seed": 2}, ["optimizer.lr"])
+    >>> _name_run({"variant": "no norm", "optimizer.lr": 0.001, "seed": 2}, ["optimizer.lr"])
     'no-norm_lr-1e-3_seed-2'
     """
     names = short_names([*varied, "seed"])

@@ -111,7 +111,11 @@ def read_sweep_file(path: Path, *, scale: str | None, overrides: Sequence[str]) 
     _check_keys(fields, [*KEYS, *TABLES, "scale"])
     if scale is not None:
         fields = _apply_scale(fields, scale)
-    fixed = {**_prefixed(fields, "corpus"), **_prefixed(fields, "sampling"), **flatten(_table(fields, "set"))}
+    fixed = {
+        **_read_prefixed(fields, "corpus"),
+        **_read_prefixed(fields, "sampling"),
+        **flatten(_read_table(fields, "set")),
+    }
     axes, variants, seeds = _read_axes(fields), _read_variants(fields), _read_seeds(fields)
     _check_clashes(axes, variants, seeds)
     replaced = dict(map(parse_override, overrides))
@@ -153,7 +157,7 @@ def _read_base(path: Path) -> dict[str, Any]:
 
 def _apply_scale(fields: Mapping[str, Any], scale: str) -> dict[str, Any]:
     """Return the fields with those of a scale; `set`, `corpus`, `sampling` and `axes` are merged."""
-    scales = _table(fields, "scale")
+    scales = _read_table(fields, "scale")
     if scale not in scales:
         known = f"it has {', '.join(scales)}" if scales else "it has none"
         raise UsageError(f"has no scale {scale!r}; {known}", key="scale", expected=list(scales), found=scale)
@@ -164,7 +168,7 @@ def _apply_scale(fields: Mapping[str, Any], scale: str) -> dict[str, Any]:
     scaled = dict(fields) | dict(changes)
     for table in ("set", "corpus", "sampling"):
         if table in fields or table in changes:
-            scaled[table] = flatten(_table(fields, table)) | flatten(_table(changes, table))
+            scaled[table] = flatten(_read_table(fields, table)) | flatten(_read_table(changes, table))
     if "axes" in changes and "axes" in fields:
         scaled["axes"] = _flatten_axes(fields["axes"]) | _flatten_axes(changes["axes"])
     return scaled
@@ -190,12 +194,12 @@ def _check_not_varied(
     key: str, axes: Sequence[AxisGroup], variants: Mapping[str, Labels], seeds: object
 ) -> None:
     """Raise `UsageError` if runs differ in a key that an override sets."""
-    reasons = [f"{axis} is an axis" for group in axes for axis in group.keys if _is_same(key, axis)]
+    reasons = [f"{axis} is an axis" for group in axes for axis in group.keys if _sets_same_value(key, axis)]
     reasons += [
         f"the variant {name!r} sets {other}"
         for name, values in variants.items()
         for other in values
-        if _is_same(key, other)
+        if _sets_same_value(key, other)
     ]
     if key == "seed" and seeds is not None:
         reasons.append("the sweep has seeds")
@@ -204,7 +208,7 @@ def _check_not_varied(
         raise UsageError(message, key=key)
 
 
-def _is_same(key: str, other: str) -> bool:
+def _sets_same_value(key: str, other: str) -> bool:
     """Return whether two keys set the same value; all limits of a budget count as one."""
     if key.startswith("budget."):
         return other.startswith("budget.")
@@ -217,7 +221,7 @@ def _is_same(key: str, other: str) -> bool:
 def _read_axes(fields: Mapping[str, Any]) -> list[AxisGroup]:
     groups = [
         AxisGroup([key], [[item] for item in expand_axis(value, key)], [key])
-        for key, value in _flatten_axes(_table(fields, "axes")).items()
+        for key, value in _flatten_axes(_read_table(fields, "axes")).items()
     ]
     pairs = fields.get("pairs", [])
     if not isinstance(pairs, list):
@@ -243,7 +247,7 @@ def _read_pair(pair: object) -> AxisGroup:
 
 
 def _read_variants(fields: Mapping[str, Any]) -> dict[str, Labels]:
-    variants = _table(fields, "variants")
+    variants = _read_table(fields, "variants")
     if "variants" in fields and not variants:
         raise UsageError("[variants] is empty; add at least one", key="variants")
     for name, values in variants.items():
@@ -280,15 +284,15 @@ def _check_keys(fields: Mapping[str, Any], known: Sequence[str], prefix: str = "
             raise UsageError(f"unknown key {prefix}{key}{suggest(key, known, prefix)}", key=prefix + key)
 
 
-def _table(fields: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+def _read_table(fields: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     value = fields.get(name, {})
     if not isinstance(value, Mapping):
         raise wrong_value(name, "a table", value)
     return value
 
 
-def _prefixed(fields: Mapping[str, Any], table: str) -> Labels:
-    return {f"{table}.{key}": value for key, value in flatten(_table(fields, table)).items()}
+def _read_prefixed(fields: Mapping[str, Any], table: str) -> Labels:
+    return {f"{table}.{key}": value for key, value in flatten(_read_table(fields, table)).items()}
 
 
 def _flatten_axes(fields: object, prefix: str = "") -> dict[str, Any]:

@@ -152,9 +152,9 @@ def _fit(points: Points, objective: Objective, known_limit: bool, num_resamples:
 
     def refit(losses: Vector) -> dict[str, float]:
         found = fit_law(points, objective=objective, known_limit=known_limit, losses=losses, start=law)
-        return _values(found)
+        return _list_values(found)
 
-    estimates = estimate(points, refit, values=_values(law), num_resamples=num_resamples, logs=LOGS)
+    estimates = estimate(points, refit, values=_list_values(law), num_resamples=num_resamples, logs=LOGS)
     if known_limit:
         estimates["limit"] = Estimate(law.limit)
     return FittedLaw(
@@ -166,7 +166,7 @@ def _fit(points: Points, objective: Objective, known_limit: bool, num_resamples:
     )
 
 
-def _values(law: Law) -> dict[str, float]:
+def _list_values(law: Law) -> dict[str, float]:
     values = {name: float(getattr(law, name)) for name in LAW_FIELDS}
     return values | {
         "best_size_exponent": law.best_size_exponent,
@@ -221,8 +221,8 @@ def recover_limit(points: Points, *, num_resamples: int = NUM_RESAMPLES) -> list
         if is_smaller.any():
             parts[SMALLER] = points.select(is_smaller)
     procedures: dict[str, Callable[[Points], tuple[float, Fit]]] = {
-        name: _parametric(objective) for name, objective in PARAMETRIC.items()
-    } | {ENVELOPE: _envelope}
+        name: _fit_parametric(objective) for name, objective in PARAMETRIC.items()
+    } | {ENVELOPE: _fit_envelope}
     found = []
     for data, part in parts.items():
         for name, procedure in procedures.items():
@@ -239,7 +239,7 @@ def recover_limit(points: Points, *, num_resamples: int = NUM_RESAMPLES) -> list
     return found
 
 
-def _parametric(objective: Objective) -> Callable[[Points], tuple[float, Fit]]:
+def _fit_parametric(objective: Objective) -> Callable[[Points], tuple[float, Fit]]:
     """Return a function that fits a law, and returns its E and a fit of resamples."""
 
     def procedure(points: Points) -> tuple[float, Fit]:
@@ -253,7 +253,7 @@ def _parametric(objective: Objective) -> Callable[[Points], tuple[float, Fit]]:
     return procedure
 
 
-def _envelope(points: Points) -> tuple[float, Fit]:
+def _fit_envelope(points: Points) -> tuple[float, Fit]:
     """Fit the envelope of the levels; return its E and a fit of resamples."""
     envelope = fit_envelope(fit_parabolas(points))
 

@@ -1,10 +1,10 @@
 """IsoFLOP parabolas: for each level of compute, the best N, and the power laws of these optima.
 
 At one level of compute C = 6 N D, the loss has a minimum as a function of ln N. Smaller models have too few
-parameters, and larger ones see too few tokens. A parabola through the points of the level estimates the
-minimum. The procedure has a bias: the true curve is a sum of two exponentials in ln N, which is not
-symmetric. So the minimum of the parabola moves if the sizes are not centred on it, and more so if they are
-far apart.
+parameters, and larger ones are trained on too few tokens. A parabola through the points of the level
+estimates the minimum. The procedure has a bias: the true curve is a sum of two exponentials in ln N, which is
+not symmetric. So the minimum of the parabola moves if the sizes are not centred on it, and more so if they
+are far apart.
 """
 
 from __future__ import annotations

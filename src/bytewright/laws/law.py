@@ -92,7 +92,7 @@ def fit_law(
 def check_enough(points: Points, *, known_limit: bool) -> None:
     """Raise `UsageError` if the points cannot determine the law."""
     if known_limit and points.floor is None:
-        raise UsageError("the points state no floor, so E is not known; fit it", key="floor")
+        raise UsageError("the points state no floor, so E is not known; state it, or fit E", key="floor")
     for name, values in (("parameters", points.sizes), ("tokens", points.tokens)):
         if (count := len(np.unique(values))) < MIN_DISTINCT:
             message = (

@@ -184,12 +184,12 @@ def parse_points(file: Json) -> Points:
     return Points(
         points=points,
         world=_parse_world(file["world"]) if known.get("world") else None,
-        mentions_per_token=None if mentions.value is None else _number(mentions),
+        mentions_per_token=None if mentions.value is None else _parse_number(mentions),
         **texts,
     )
 
 
-def _number(value: Json) -> float:
+def _parse_number(value: Json) -> float:
     if not is_finite(value.value):
         raise value.error("a number")
     return float(value.value)
@@ -197,14 +197,16 @@ def _number(value: Json) -> float:
 
 def _parse_point(point: Json) -> Point:
     fields = point.as_object()
-    optional = {name: _number(point[name]) for name in ("floor", "flops") if fields.get(name) is not None}
+    optional = {
+        name: _parse_number(point[name]) for name in ("floor", "flops") if fields.get(name) is not None
+    }
     excess = point["excess"].as_object() if fields.get("excess") else {}
     return Point(
-        parameters=_number(point["parameters"]),
-        tokens=_number(point["tokens"]),
-        loss=_number(point["loss"]),
+        parameters=_parse_number(point["parameters"]),
+        tokens=_parse_number(point["tokens"]),
+        loss=_parse_number(point["loss"]),
         seed=point["seed"].as_integer() if "seed" in fields else 0,
-        excess={name: _number(point["excess"][name]) for name in excess},
+        excess={name: _parse_number(point["excess"][name]) for name in excess},
         **optional,
     )
 

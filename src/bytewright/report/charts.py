@@ -236,19 +236,19 @@ def format_ticks(ticks: Sequence[float]) -> list[str]:
     if not sizes:
         return ["0" for _ in ticks]
     if min(sizes) < 1e-3:
-        return [_scientific(tick, 4) if 0 < abs(tick) < 0.01 else format_value(tick) for tick in ticks]
+        return [_format_scientific(tick, 4) if 0 < abs(tick) < 0.01 else format_value(tick) for tick in ticks]
     if all(size == int(size) for size in sizes) and (
         max(sizes) < 10_000 or any(size >= 1000 and size % 100 for size in sizes)
     ):
         return [format_value(tick) for tick in ticks]
     if max(sizes) >= 1000 * min(sizes):
-        return [_prefixed(tick) for tick in ticks]
+        return [_format_prefixed(tick) for tick in ticks]
     for size, prefix in PREFIXES:
         if max(sizes) >= 10 * size or (max(sizes) >= size and all(s % (size / 10) == 0 for s in sizes)):
-            return [_plain(tick / size) + prefix if tick else "0" for tick in ticks]
+            return [_format_plain(tick / size) + prefix if tick else "0" for tick in ticks]
     if max(sizes) / min(sizes) >= 50:
-        return [_plain(tick) for tick in ticks]
-    decimals = max(len(_plain(tick).partition(".")[2]) for tick in ticks)
+        return [_format_plain(tick) for tick in ticks]
+    decimals = max(len(_format_plain(tick).partition(".")[2]) for tick in ticks)
     return [f"{tick:.{decimals}f}" for tick in ticks]
 
 
@@ -265,22 +265,22 @@ def format_value(value: float, digits: int = 4) -> str:
     if abs(value) >= 10**digits:
         return f"{value:,.0f}"
     if abs(value) < 1e-3:
-        return _scientific(value, digits)
-    return _plain(float(f"{value:.{digits}g}"))
+        return _format_scientific(value, digits)
+    return _format_plain(float(f"{value:.{digits}g}"))
 
 
-def _prefixed(value: float) -> str:
+def _format_prefixed(value: float) -> str:
     for size, prefix in PREFIXES:
         if abs(value) >= size:
-            return _plain(value / size) + prefix
-    return _plain(value)
+            return _format_plain(value / size) + prefix
+    return _format_plain(value)
 
 
-def _scientific(value: float, digits: int) -> str:
+def _format_scientific(value: float, digits: int) -> str:
     mantissa, _, power = f"{value:.{digits - 1}e}".partition("e")
     return f"{mantissa.rstrip('0').rstrip('.')}e{int(power)}"
 
 
-def _plain(value: float) -> str:
+def _format_plain(value: float) -> str:
     text = f"{value:.6f}".rstrip("0").rstrip(".")
     return text if text not in ("-0", "") else "0"

@@ -80,9 +80,9 @@ def build_report(records: Sequence[RunRecord], about: SweepInfo | None = None) -
     comparisons = compare.compare_runs(records, about)
     groups = [group for part in comparisons for group in part.groups]
     sections = [
-        PageSection("Results", _results(comparisons, about)),
-        PageSection("Learning curves", _curves(comparisons)),
-        PageSection("Samples", _samples(groups, comparisons[0].best)),
+        PageSection("Results", _result_blocks(comparisons, about)),
+        PageSection("Learning curves", _curve_blocks(comparisons)),
+        PageSection("Samples", _sample_blocks(groups, comparisons[0].best)),
         PageSection(
             "Cost",
             [*tables.table_of_costs(groups), *tables.table_of_ratios(groups), *speed_figures(groups, about)],
@@ -95,7 +95,7 @@ def build_report(records: Sequence[RunRecord], about: SweepInfo | None = None) -
         lead=about.question,
         figures=_figures_of_runs(comparisons, records, about),
         sections=[section for section in sections if section.blocks],
-        footer=_footer(records),
+        footer=_format_footer(records),
     )
 
 
@@ -128,7 +128,7 @@ def _report_one(record: RunRecord, about: SweepInfo | None) -> Page:
         lead=f"{about.question if about else ''} {status}".strip(),
         figures=_figures_of_one(record),
         sections=[section for section in sections if section.blocks],
-        footer=_footer([record]),
+        footer=_format_footer([record]),
     )
 
 
@@ -147,7 +147,7 @@ def _figures_of_runs(
         unit = f"{metric.unit}, of settings without diverged seeds" if is_restricted else metric.unit
         figures.append(("lowest " + metric.title, f"{best.mean(metric.name):.4f}", unit))
         figures.append(("best setting", best.label, _describe_rank(groups, best)))
-        figures += _gap(best.runs, metric, best.mean(metric.name))
+        figures += _floor_figures(best.runs, metric, best.mean(metric.name))
     seconds = sum(record.measured.get("seconds", 0.0) for record in records)
     diverged = sum(record.status == "diverged" for record in records)
     remark = f"{diverged} diverged" if diverged else "none diverged"
@@ -174,7 +174,7 @@ def _describe_rank(groups: Sequence[Group], best: Group) -> str:
     return f"best of {len(groups)} settings{so_far}" if len(groups) > 1 else so_far.strip()
 
 
-def _gap(runs: Sequence[RunRecord], metric: Metric, value: float) -> list[tuple[str, str, str]]:
+def _floor_figures(runs: Sequence[RunRecord], metric: Metric, value: float) -> list[tuple[str, str, str]]:
     if floor := compare.floor_of(runs, metric):
         unit = metric.title if metric is compare.BITS else metric.unit
         return [("above the floor", f"{value - floor:.4f}", f"{unit}; the floor is {floor:.4f}")]
@@ -191,7 +191,7 @@ def _figures_of_one(record: RunRecord) -> KeyFigures:
         figures.append(("training loss", f"{record.loss:.4f}", "nats per token"))
     if bits is not None:
         figures.append(("bits per byte", f"{bits:.4f}", compare.BITS.unit))
-        figures += _gap([record], compare.BITS, bits)
+        figures += _floor_figures([record], compare.BITS, bits)
     if record.status == "imported" and "parameters" in record.measured:
         figures.append(("parameters", format_count_short(record.measured["parameters"]), "imported"))
     tokens = record.lines[-1].get("tokens") if record.lines else None
@@ -207,7 +207,7 @@ def _figures_of_one(record: RunRecord) -> KeyFigures:
 # Sections
 
 
-def _results(comparisons: Sequence[compare.Comparison], about: SweepInfo) -> list[Block]:
+def _result_blocks(comparisons: Sequence[compare.Comparison], about: SweepInfo) -> list[Block]:
     blocks: list[Block] = []
     if about.expectation:
         blocks.append(f"Expected: {about.expectation}")
@@ -238,7 +238,7 @@ def _results(comparisons: Sequence[compare.Comparison], about: SweepInfo) -> lis
     return blocks
 
 
-def _curves(comparisons: Sequence[compare.Comparison]) -> list[Block]:
+def _curve_blocks(comparisons: Sequence[compare.Comparison]) -> list[Block]:
     """Return the learning curves of each text; a text with a single setting has only one chart."""
     blocks: list[Block] = []
     for part in comparisons:
@@ -261,7 +261,7 @@ def _add_text_name(
     ]
 
 
-def _samples(groups: Sequence[Group], best: Group | None) -> list[Block]:
+def _sample_blocks(groups: Sequence[Group], best: Group | None) -> list[Block]:
     """Return the last sample of each setting, the best setting first."""
     samples = []
     for group in sorted(groups, key=lambda group: group is not best):
@@ -274,7 +274,7 @@ def _samples(groups: Sequence[Group], best: Group | None) -> list[Block]:
     return [Samples(samples[:MAX_SAMPLES])] if samples else []
 
 
-def _footer(records: Sequence[RunRecord]) -> str:
+def _format_footer(records: Sequence[RunRecord]) -> str:
     environment: Mapping[str, Any] = common([record.environment for record in records])
     commit = environment.get("commit")
     version = environment.get("bytewright", bytewright.__version__)
@@ -289,7 +289,7 @@ MAX_STORIES = 8
 
 def _report_sampling(groups: Sequence[Group], about: SweepInfo) -> Page:
     known = [metric for metric in SAMPLING_METRICS if any(group.values(metric.name) for group in groups)]
-    best = _highest(groups, known[0]) if known else []
+    best = _find_highest(groups, known[0]) if known else []
     blocks: list[Block] = [f"Expected: {about.expectation}"] if about.expectation else []
     for metric in known:
         if metric.is_drawn:
@@ -311,7 +311,7 @@ def _report_sampling(groups: Sequence[Group], about: SweepInfo) -> Page:
     )
 
 
-def _highest(groups: Sequence[Group], metric: Metric) -> list[Group]:
+def _find_highest(groups: Sequence[Group], metric: Metric) -> list[Group]:
     """Return the settings with the highest mean; several if they are equal."""
     means = [group.mean(metric.name) for group in groups if group.values(metric.name)]
     return [group for group in groups if means and group.mean(metric.name) == max(means)]

@@ -67,10 +67,10 @@ def draw_chart(chart: Chart | DotChart, *, width: int = WIDE, standalone: bool =
 
 
 def _draw_lines(chart: Chart, width: int) -> tuple[float, list[str]]:
-    chart = replace(chart, series=[_thin(_from_origin(series, chart.y)) for series in chart.series])
+    chart = replace(chart, series=[_thin(_subtract_origin(series, chart.y)) for series in chart.series])
     labelled = chart.series
     wide, single = width > 500, len(labelled) == 1
-    x_axis, y_axis = _settle(chart.x, _xs(chart), width // 110), _settle(chart.y, _ys(chart), 6)
+    x_axis, y_axis = _complete_axis(chart.x, _xs(chart), width // 110), _complete_axis(chart.y, _ys(chart), 6)
     y_labels = format_ticks(y_axis.ticks or ())
     left = 10 + svg.CHARACTER_WIDTH * max(map(len, y_labels), default=1)
     longest = max((len(series.full_label) for series in labelled), default=0)
@@ -79,25 +79,25 @@ def _draw_lines(chart: Chart, width: int) -> tuple[float, list[str]]:
     top, plot_height = 2.4 * LINE, width * (0.44 if wide else 0.66)
     if side_labels:
         plot_height = max(plot_height, LINE * len(labelled))
-    x = _scale(x_axis, left, width - right)
-    y = _scale(y_axis, top + plot_height, top)
-    head = chart.y.label + (f" above {chart.y.origin:.4f}" if chart.y.origin else "") + _log(y_axis)
+    x = _make_scale(x_axis, left, width - right)
+    y = _make_scale(y_axis, top + plot_height, top)
+    head = chart.y.label + (f" above {chart.y.origin:.4f}" if chart.y.origin else "") + _log_suffix(y_axis)
     content = [svg.text(0, LINE - 4, head, class_="head")]
-    content += _grid(x, y, x_axis, y_axis, y_labels)
-    below = chart.x.label + _log(x_axis)
+    content += _draw_grid(x, y, x_axis, y_axis, y_labels)
+    below = chart.x.label + _log_suffix(x_axis)
     content.append(svg.text(x.end, y.start + 2.6 * LINE, below, text_anchor="end", class_="quiet"))
-    content += _references(chart.references, x, y)
-    content += _inside(x, y, [_line_of(series, chart, labelled, x, y) for series in chart.series])
+    content += _draw_references(chart.references, x, y)
+    content += _clip_to_plot(x, y, [_draw_series(series, chart, labelled, x, y) for series in chart.series])
     height = y.start + 3 * LINE
     if single:
         return height, content
     if side_labels:
-        return height, content + _direct_labels(labelled, chart.ordered, x, y)
-    legend_height, legend = _legend(labelled, chart.ordered, height + 4, width)
+        return height, content + _draw_side_labels(labelled, chart.ordered, x, y)
+    legend_height, legend = _draw_legend(labelled, chart.ordered, height + 4, width)
     return height + legend_height, content + legend
 
 
-def _from_origin(series: Series, axis: Axis) -> Series:
+def _subtract_origin(series: Series, axis: Axis) -> Series:
     """Subtract the origin of the axis from all values of a series."""
     spread = [(low - axis.origin, high - axis.origin) for low, high in series.spread or ()]
     points = [(x, y - axis.origin) for x, y in series.points]
@@ -132,7 +132,7 @@ def _ys(chart: Chart) -> list[float]:
     return ys + [reference.value for reference in chart.references]
 
 
-def _settle(axis: Axis, values: Sequence[float], target: int) -> Axis:
+def _complete_axis(axis: Axis, values: Sequence[float], target: int) -> Axis:
     """Choose the limits and ticks of an axis; a log axis without a positive value becomes linear."""
     log = axis.log and any(value > 0 for value in values)
     low, high = axis.limits or fit_limits(values, log=log)
@@ -140,16 +140,16 @@ def _settle(axis: Axis, values: Sequence[float], target: int) -> Axis:
     return replace(axis, log=log, limits=(low, high), ticks=[t for t in ticks if low <= t <= high])
 
 
-def _log(axis: Axis) -> str:
+def _log_suffix(axis: Axis) -> str:
     return " (log)" if axis.log else ""
 
 
-def _scale(axis: Axis, start: float, end: float) -> Scale:
+def _make_scale(axis: Axis, start: float, end: float) -> Scale:
     assert axis.limits is not None
     return Scale(*axis.limits, start, end, log=axis.log)
 
 
-def _grid(x: Scale, y: Scale, x_axis: Axis, y_axis: Axis, y_labels: Sequence[str]) -> list[str]:
+def _draw_grid(x: Scale, y: Scale, x_axis: Axis, y_axis: Axis, y_labels: Sequence[str]) -> list[str]:
     """Draw horizontal rules, and ticks below the lower edge; omit labels that would overlap."""
     content = []
     for value, label in zip(y_axis.ticks or (), y_labels, strict=True):
@@ -168,7 +168,7 @@ def _grid(x: Scale, y: Scale, x_axis: Axis, y_axis: Axis, y_labels: Sequence[str
     return content
 
 
-def _references(references: Sequence[Reference], x: Scale, y: Scale) -> list[str]:
+def _draw_references(references: Sequence[Reference], x: Scale, y: Scale) -> list[str]:
     content = []
     for reference in references:
         place = y(reference.value)
@@ -180,7 +180,7 @@ def _references(references: Sequence[Reference], x: Scale, y: Scale) -> list[str
     return content
 
 
-def _inside(x: Scale, y: Scale, drawn: Sequence[str]) -> list[str]:
+def _clip_to_plot(x: Scale, y: Scale, drawn: Sequence[str]) -> list[str]:
     """Clip drawings to the plot, with room for marks on its edges; an inner svg element clips its content."""
     room, width, height = 7, x.end - x.start, y.start - y.end
     box = (x.start - room, y.end - room, width + 2 * room, height + room + 1)
@@ -188,18 +188,18 @@ def _inside(x: Scale, y: Scale, drawn: Sequence[str]) -> list[str]:
     return [svg.element("svg", *drawn, x=box[0], y=box[1], width=box[2], height=box[3], viewBox=view)]
 
 
-def _line_of(series: Series, chart: Chart, labelled: Sequence[Series], x: Scale, y: Scale) -> str:
+def _draw_series(series: Series, chart: Chart, labelled: Sequence[Series], x: Scale, y: Scale) -> str:
     """Draw one series: its band or bars, its line, its marks, and crosses where it leaves the chart."""
     places = [
         (x(px), max(y(py), y.end - FAR_AWAY) if math.isfinite(py) else y.end - LINE)
         for px, py in series.points
     ]
     few, index = len(series.points) <= FEW_POINTS or series.curve is not None, labelled.index(series)
-    parts = _spread_of(series, x, y, bars=few)
+    parts = _draw_spread(series, x, y, bars=few)
     if series.curve is not None:
         lines = [[(x(px), y(py)) for px, py in series.curve]]
     else:
-        lines = [places] if series.diverged else _pieces(series, places)
+        lines = [places] if series.diverged else _split_at_gaps(series, places)
     for whole in lines:
         for piece in svg.clip(whole, y.end, y.start):
             d = svg.path(piece)
@@ -208,14 +208,16 @@ def _line_of(series: Series, chart: Chart, labelled: Sequence[Series], x: Scale,
     for number in range(0 if few else stride // 2, len(places), stride):
         px, py = series.points[number]
         if math.isfinite(py) and y.holds(py):
-            parts.append(svg.mark(index, *places[number], title=f"{series.label}: {_point(px, py)}"))
-    parts += [svg.cross(px, y.end, title=f"{series.label}: diverged") for px in _exits(series, places, y)]
+            parts.append(svg.mark(index, *places[number], title=f"{series.label}: {_format_point(px, py)}"))
+    parts += [
+        svg.cross(px, y.end, title=f"{series.label}: diverged") for px in _find_exits(series, places, y)
+    ]
     parts += [svg.cross(x(px), y.end, title=words) for px, words in series.crosses]
     style = svg.colour_of(index, count=len(labelled), ordered=chart.ordered)
     return svg.element("g", *parts, style=style) if parts else ""
 
 
-def _pieces(series: Series, places: Sequence[tuple[float, float]]) -> list[list[tuple[float, float]]]:
+def _split_at_gaps(series: Series, places: Sequence[tuple[float, float]]) -> list[list[tuple[float, float]]]:
     """Split the line at non-finite points, which are settings that diverged."""
     pieces: list[list[tuple[float, float]]] = [[]]
     for place, (_, value) in zip(places, series.points, strict=True):
@@ -226,7 +228,7 @@ def _pieces(series: Series, places: Sequence[tuple[float, float]]) -> list[list[
     return pieces
 
 
-def _exits(series: Series, places: Sequence[tuple[float, float]], y: Scale) -> list[float]:
+def _find_exits(series: Series, places: Sequence[tuple[float, float]], y: Scale) -> list[float]:
     """Return the x pixels of the crosses on the upper edge that mark divergence.
 
     A diverged run has one cross, where its line first crosses the edge upwards. If the line starts above the
@@ -246,11 +248,11 @@ def _exits(series: Series, places: Sequence[tuple[float, float]], y: Scale) -> l
     return []
 
 
-def _point(x: float, y: float) -> str:
+def _format_point(x: float, y: float) -> str:
     return f"{format_value(y)} at {format_value(x)}"
 
 
-def _spread_of(series: Series, x: Scale, y: Scale, *, bars: bool) -> list[str]:
+def _draw_spread(series: Series, x: Scale, y: Scale, *, bars: bool) -> list[str]:
     if not series.spread:
         return []
     bounds = [
@@ -266,7 +268,7 @@ def _spread_of(series: Series, x: Scale, y: Scale, *, bars: bool) -> list[str]:
     return [svg.element("path", d=svg.path(outline, closed=True), class_="band")] if bounds else []
 
 
-def _direct_labels(labelled: Sequence[Series], ordered: bool, x: Scale, y: Scale) -> list[str]:
+def _draw_side_labels(labelled: Sequence[Series], ordered: bool, x: Scale, y: Scale) -> list[str]:
     """Write each label next to the end of its line, moved apart where labels would overlap."""
     ends = [series.points[-1] if series.points else (x.high, y.low) for series in labelled]
     at_edge = [(x(px), min(max(y(py), y.end), y.start) if math.isfinite(py) else y.end) for px, py in ends]
@@ -281,7 +283,9 @@ def _direct_labels(labelled: Sequence[Series], ordered: bool, x: Scale, y: Scale
     return content
 
 
-def _legend(labelled: Sequence[Series], ordered: bool, top: float, width: int) -> tuple[float, list[str]]:
+def _draw_legend(
+    labelled: Sequence[Series], ordered: bool, top: float, width: int
+) -> tuple[float, list[str]]:
     """List the series below the plot, each with a sample of its line."""
     content, left, row = [], 0.0, 0
     for index, series in enumerate(labelled):
@@ -309,33 +313,35 @@ def _legend(labelled: Sequence[Series], ordered: bool, top: float, width: int) -
 def _draw_dots(chart: DotChart, width: int) -> tuple[float, list[str]]:
     wide = width > 500
     values = [bound for dot in chart.dots for bound in (dot.value, *(dot.spread or ()))]
-    axis = _settle(chart.value, values + [reference.value for reference in chart.references], width // 110)
+    axis = _complete_axis(
+        chart.value, values + [reference.value for reference in chart.references], width // 110
+    )
     names = max((len(dot.label) for dot in chart.dots), default=0)
     left = 16 + svg.CHARACTER_WIDTH * names if wide else 8.0
     row, top = (1.6 * LINE if wide else 2.3 * LINE), (2.4 if not chart.references else 3.4) * LINE
     bottom = top + row * len(chart.dots)
-    x = _scale(axis, left, width - 60)
+    x = _make_scale(axis, left, width - 60)
     content = [svg.text(0, LINE - 4, chart.value.label, class_="head")]
     for value, label in zip(axis.ticks or (), format_ticks(axis.ticks or ()), strict=True):
         content.append(svg.line(x(value), top - 4, x(value), bottom, "grid"))
         content.append(svg.text(x(value), bottom + 1.1 * LINE, label, text_anchor="middle", class_="quiet"))
     for reference in chart.references:
         place = x(reference.value)
-        words = f"{reference.label} {reference.value:,.{_decimals(x)}f}"
+        words = f"{reference.label} {reference.value:,.{_count_decimals(x)}f}"
         anchor = "start" if place < (x.start + x.end) / 2 else "end"
         content.append(svg.line(place, top - 4, place, bottom, "floor"))
         content.append(svg.text(place, top - 0.6 * LINE, words, text_anchor=anchor, class_="halo"))
     for number, dot in enumerate(chart.dots):
-        content.append(_row_of(dot, x, top + (number + (0.5 if wide else 0.65)) * row, names_left=wide))
+        content.append(_draw_dot(dot, x, top + (number + (0.5 if wide else 0.65)) * row, names_left=wide))
     return bottom + 1.5 * LINE, content
 
 
-def _decimals(x: Scale) -> int:
+def _count_decimals(x: Scale) -> int:
     """Return the number of decimals of the values next to the dots: the same as in the tables."""
     return 4 if x.high < 1000 else 0
 
 
-def _row_of(dot: Dot, x: Scale, y: float, *, names_left: bool) -> str:
+def _draw_dot(dot: Dot, x: Scale, y: float, *, names_left: bool) -> str:
     parts = [
         svg.text(x.start - 10, y + 4, dot.label, text_anchor="end")
         if names_left
@@ -347,7 +353,7 @@ def _row_of(dot: Dot, x: Scale, y: float, *, names_left: bool) -> str:
     if math.isfinite(dot.value):
         end = x(max(dot.value, *(dot.spread or (dot.value,))))
         parts.append(svg.mark(0, x(dot.value), y, size=4.2, title=f"{dot.label}: {format_value(dot.value)}"))
-        parts.append(svg.text(end + 9, y + 4, f"{dot.value:,.{_decimals(x)}f}", class_="halo"))
+        parts.append(svg.text(end + 9, y + 4, f"{dot.value:,.{_count_decimals(x)}f}", class_="halo"))
     else:
         parts.append(svg.cross(x.end, y, title=f"{dot.label}: diverged"))
         parts.append(svg.text(x.end - 10, y + 4, "diverged", text_anchor="end", class_="halo"))

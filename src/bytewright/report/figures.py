@@ -88,10 +88,10 @@ def _loss_axis(
     """
     converged = [each for each in series if not each.diverged] or series
     if floor is None or not any(each.points for each in converged):
-        return Axis(label, limits=_limits(converged, [])), [], []
-    if min(min(_values_of(each), default=math.inf) for each in series) <= floor:
-        return Axis(label, limits=_limits(converged, [floor])), [Reference("entropy floor", floor)], []
-    limits = fit_limits([value - floor for each in converged for value in _values_of(each)], log=True)
+        return Axis(label, limits=_choose_limits(converged, [])), [], []
+    if min(min(_finite_values(each), default=math.inf) for each in series) <= floor:
+        return Axis(label, limits=_choose_limits(converged, [floor])), [Reference("entropy floor", floor)], []
+    limits = fit_limits([value - floor for each in converged for value in _finite_values(each)], log=True)
     caption = f"Distance to the entropy floor of {floor:.4f}, on a log axis."
     return Axis(label, log=True, origin=floor, limits=limits), [], [caption]
 
@@ -116,9 +116,9 @@ def schedule_figures(record: RunRecord) -> list[Figure]:
 def axis_figures(groups: Sequence[Group], metric: Metric, about: SweepInfo) -> list[Figure]:
     """Return charts of the final metric against every axis: lines for numbers, dots for names."""
     numeric = [axis for axis in about.axes if _is_numeric(groups, axis)]
-    named = [axis for axis in about.axes if axis not in numeric and len(_values(groups, axis)) > 1]
-    dots = [_dots(groups, metric, about)] if 1 < len(groups) <= MAX_DOTS else []
-    figures = [_against(groups, axis, metric, about) for axis in numeric]
+    named = [axis for axis in about.axes if axis not in numeric and len(_distinct_values(groups, axis)) > 1]
+    dots = [_dot_figure(groups, metric, about)] if 1 < len(groups) <= MAX_DOTS else []
+    figures = [_axis_figure(groups, axis, metric, about) for axis in numeric]
     if about.design == "star":
         return dots + figures
     return figures + dots if named else figures or dots
@@ -130,7 +130,7 @@ def speed_figures(groups: Sequence[Group], about: SweepInfo) -> list[Figure]:
     for axis in about.axes:
         if not _is_numeric(groups, axis):
             continue
-        lines = _split(groups, axis, about)
+        lines = _split_into_lines(groups, axis, about)
         series = [
             Series(
                 label, [(x, speed) for x, group in points if (speed := group.measured("tokens_per_second"))]
@@ -142,7 +142,7 @@ def speed_figures(groups: Sequence[Group], about: SweepInfo) -> list[Figure]:
             short = short_names(about.axes)[axis].replace("_", " ")
             chart = Chart(
                 title=f"Speed against {short}",
-                x=_axis_of([x for each in series for x, _ in each.points], short),
+                x=_make_axis([x for each in series for x, _ in each.points], short),
                 y=Axis("tokens per second", limits=(0.0, 1.05 * max(speeds))),
                 series=series,
             )
@@ -152,9 +152,9 @@ def speed_figures(groups: Sequence[Group], about: SweepInfo) -> list[Figure]:
     return figures
 
 
-def _against(groups: Sequence[Group], axis: str, metric: Metric, about: SweepInfo) -> Figure:
+def _axis_figure(groups: Sequence[Group], axis: str, metric: Metric, about: SweepInfo) -> Figure:
     series = []
-    lines = _split(groups, axis, about)
+    lines = _split_into_lines(groups, axis, about)
     for label, points in lines[:MAX_SERIES]:
         values = [(x, group.mean(metric.name)) for x, group in points]
         several = any(len(group.runs) > 1 for _, group in points)
@@ -166,7 +166,7 @@ def _against(groups: Sequence[Group], axis: str, metric: Metric, about: SweepInf
     chart = Chart(
         title=metric.heading(f" against {short}"),
         description=f"{metric.axis} at the end of training, by {short}",
-        x=_axis_of([x for each in series for x, _ in each.points], short),
+        x=_make_axis([x for each in series for x, _ in each.points], short),
         y=y,
         series=series,
         references=references,
@@ -197,7 +197,7 @@ def _axis_caption(groups: Sequence[Group], about: SweepInfo) -> list[str]:
     return caption
 
 
-def _axis_of(values: Sequence[float], label: str) -> Axis:
+def _make_axis(values: Sequence[float], label: str) -> Axis:
     """Return a log axis for values that span a factor of 8; up to twelve values each get a tick."""
     distinct = sorted(set(values))
     log = len(distinct) > 2 and distinct[0] > 0 and distinct[-1] / distinct[0] >= 8
@@ -225,7 +225,7 @@ def _describe_companions(lines: Sequence[Line], axis: str) -> list[str]:
     return [f"Varied together with the {own.replace('_', ' ')}: {listed}."]
 
 
-def _split(groups: Sequence[Group], axis: str, about: SweepInfo) -> list[Line]:
+def _split_into_lines(groups: Sequence[Group], axis: str, about: SweepInfo) -> list[Line]:
     """Return one line per setting of the other axes; in a star design, one line through the baseline."""
     names = short_names([name for name in about.axes if name != "variant"])
     lines: dict[str, list[tuple[float, Group]]] = {}
@@ -249,7 +249,7 @@ def _describe_omitted(num_lines: int) -> list[str]:
     return [f"The chart shows the first {MAX_SERIES} of {num_lines} lines; the table has all."]
 
 
-def _dots(groups: Sequence[Group], metric: Metric, about: SweepInfo) -> Figure:
+def _dot_figure(groups: Sequence[Group], metric: Metric, about: SweepInfo) -> Figure:
     name = metric.name
     dots = [
         Dot(
@@ -275,12 +275,12 @@ def _dots(groups: Sequence[Group], metric: Metric, about: SweepInfo) -> Figure:
     return Figure(chart, " ".join(caption + describe_lost(groups)))
 
 
-def _values_of(series: Series) -> list[float]:
+def _finite_values(series: Series) -> list[float]:
     values = [y for _, y in series.points] + [bound for pair in series.spread or () for bound in pair]
     return [value for value in values if math.isfinite(value)]
 
 
-def _limits(series: Sequence[Series], lows: Sequence[float]) -> tuple[float, float] | None:
+def _choose_limits(series: Sequence[Series], lows: Sequence[float]) -> tuple[float, float] | None:
     """Return limits of y that contain `lows` and the curves after their steep start."""
     shown = list(lows)
     for each in series:
@@ -304,7 +304,7 @@ def _curve_caption(groups: Sequence[Group], by: str) -> list[str]:
     return parts
 
 
-def _values(groups: Sequence[Group], axis: str) -> list[Any]:
+def _distinct_values(groups: Sequence[Group], axis: str) -> list[Any]:
     return list(dict.fromkeys(format_setting(group.labels.get(axis)) for group in groups))
 
 

@@ -38,8 +38,8 @@ def build_law_page(analysis: Analysis) -> Page:
     """Return the page of an analysis."""
     points, law = analysis.points, analysis.main.law
     figures: list[tuple[str, str, str]] = [
-        ("a (parameters)", *_key(analysis.main.estimates["size_exponent"])),
-        ("b (tokens)", *_key(analysis.main.estimates["data_exponent"])),
+        ("a (parameters)", *_format_exponent(analysis.main.estimates["size_exponent"])),
+        ("b (tokens)", *_format_exponent(analysis.main.estimates["data_exponent"])),
         ("E", format_value(law.limit), "known" if analysis.main.known_limit else "fitted"),
         ("points", str(len(points)), f"{len(np.unique(points.settings))} settings of N and D"),
     ]
@@ -58,7 +58,7 @@ def build_law_page(analysis: Analysis) -> Page:
     )
 
 
-def _key(estimate: Estimate) -> tuple[str, str]:
+def _format_exponent(estimate: Estimate) -> tuple[str, str]:
     return f"{estimate.value:.3f}", format_interval(estimate, 3) or "no interval: one seed per setting"
 
 
@@ -83,11 +83,13 @@ def table_of_laws(analysis: Analysis) -> Table:
     rows: list[list[Cell]] = []
     for fit in analysis.fits:
         spread = float(np.sqrt(np.mean(fit.residuals**2)))
-        rows.append([fit.name, *(_cell(fit.estimates[name]) for name in LAW_FIELDS), f"{spread:.2g}"])
+        rows.append(
+            [fit.name, *(_format_estimate(fit.estimates[name]) for name in LAW_FIELDS), f"{spread:.2g}"]
+        )
     return Table(columns, rows, caption=f"Fitted laws, with intervals. {INTERVAL_NOTE}", best=[0])
 
 
-def _cell(estimate: Estimate) -> str:
+def _format_estimate(estimate: Estimate) -> str:
     value, interval = format_value(estimate.value), format_interval(estimate)
     return f"{value} ({interval})" if interval else value
 
@@ -98,9 +100,9 @@ def table_of_levels(analysis: Analysis) -> Table:
         [
             f"{level.parabola.flops:.3g}",
             level.num_points,
-            _cell(level.estimates["best_size"]),
-            _cell(level.estimates["best_tokens"]),
-            _cell(level.estimates["lowest"]),
+            _format_estimate(level.estimates["best_size"]),
+            _format_estimate(level.estimates["best_tokens"]),
+            _format_estimate(level.estimates["lowest"]),
             "yes" if level.parabola.is_inside else "no",
             format_value(analysis.main.law.best_size(level.parabola.flops))
             if _has_optimum(analysis)
@@ -136,18 +138,18 @@ def table_of_recovery(analysis: Analysis) -> Table:
     rows: list[list[Cell]] = []
     for each in analysis.recoveries:
         if each.estimate is None:
-            rows.append([each.procedure, each.data, None, each.reason, _known(each.true), None, None])
+            rows.append([each.procedure, each.data, None, each.reason, _format_limit(each.true), None, None])
             continue
         errors = "" if each.errors is None else f"{each.errors:+.1f}"
         share = "" if not each.true else f"{each.estimate.value / each.true - 1:+.2%}"
         value, interval = format_value(each.estimate.value, 5), format_interval(each.estimate)
-        rows.append([each.procedure, each.data, value, interval, _known(each.true), share, errors])
+        rows.append([each.procedure, each.data, value, interval, _format_limit(each.true), share, errors])
     columns = ["procedure", "points", "E", "interval", "true E", "difference", "in standard errors"]
     caption = "E as each procedure estimates it, next to the entropy of the text, which is E."
     return Table(columns, rows, caption=caption)
 
 
-def _known(value: float | None) -> str | None:
+def _format_limit(value: float | None) -> str | None:
     return None if value is None else format_value(value, 5)
 
 
@@ -187,7 +189,7 @@ def _loss_figures(analysis: Analysis) -> list[Block]:
             line = np.polyfit(logs, np.log(part.tokens), 1)
             grid = np.linspace(logs.min(), logs.max(), CURVE_POINTS)
             curve = law.loss(np.exp(grid), np.exp(np.polyval(line, grid)))
-            series.append(_series(f"{flops:.2g} FLOPs", part.sizes, part.losses, np.exp(grid), curve))
+            series.append(_make_series(f"{flops:.2g} FLOPs", part.sizes, part.losses, np.exp(grid), curve))
     else:
         words = "number of tokens"
         for tokens in np.unique(points.tokens)[:MAX_CURVES]:
@@ -195,7 +197,7 @@ def _loss_figures(analysis: Analysis) -> list[Block]:
             sizes = np.geomspace(part.sizes.min(), part.sizes.max(), CURVE_POINTS)
             curve = law.loss(sizes, np.full(CURVE_POINTS, tokens))
             series.append(
-                _series(f"D = {format_value(float(tokens))}", part.sizes, part.losses, sizes, curve)
+                _make_series(f"D = {format_value(float(tokens))}", part.sizes, part.losses, sizes, curve)
             )
     chart = Chart(
         title="Loss against parameters",
@@ -211,7 +213,7 @@ def _loss_figures(analysis: Analysis) -> list[Block]:
         description="measured losses above E and the term of the tokens",
         x=Axis("training tokens D", log=True),
         y=Axis(f"loss above E, {points.unit}", log=True),
-        series=_by_size(analysis),
+        series=_series_by_size(analysis),
         ordered=True,
     )
     return [
@@ -220,7 +222,7 @@ def _loss_figures(analysis: Analysis) -> list[Block]:
     ]
 
 
-def _by_size(analysis: Analysis) -> list[Series]:
+def _series_by_size(analysis: Analysis) -> list[Series]:
     points, law = analysis.points, analysis.main.law
     sizes = np.unique(points.sizes)
     chosen = sizes[np.unique(np.linspace(0, len(sizes) - 1, min(MAX_CURVES, len(sizes))).astype(int))]
@@ -230,11 +232,11 @@ def _by_size(analysis: Analysis) -> list[Series]:
         tokens = np.geomspace(part.tokens.min(), part.tokens.max(), CURVE_POINTS)
         curve = law.loss(np.full(CURVE_POINTS, size), tokens) - law.limit
         label = f"N = {format_value(float(size))}"
-        found.append(_series(label, part.tokens, part.losses - law.limit, tokens, curve))
+        found.append(_make_series(label, part.tokens, part.losses - law.limit, tokens, curve))
     return found
 
 
-def _series(label: str, x: np.ndarray, y: np.ndarray, at: np.ndarray, curve: np.ndarray) -> Series:
+def _make_series(label: str, x: np.ndarray, y: np.ndarray, at: np.ndarray, curve: np.ndarray) -> Series:
     order = np.argsort(x, kind="stable")
     return Series(label, _pairs(x[order], y[order]), curve=_pairs(at, curve))
 
@@ -255,7 +257,7 @@ def _level_blocks(analysis: Analysis) -> list[Block]:
         )
         part, sizes = points.select(mask), np.geomspace(low, high, CURVE_POINTS)
         label = f"{level.parabola.flops:.2g} FLOPs"
-        series.append(_series(label, part.sizes, part.losses, sizes, level.parabola.loss(sizes)))
+        series.append(_make_series(label, part.sizes, part.losses, sizes, level.parabola.loss(sizes)))
     chart = Chart(
         title="IsoFLOP parabolas",
         description="losses and parabolas of each level of compute, against parameters",
@@ -283,7 +285,7 @@ def _recovery_blocks(analysis: Analysis) -> list[Block]:
     chart = DotChart(
         title="E by procedure",
         description="E as each procedure estimates it, with its interval",
-        value=Axis(f"E, {analysis.points.unit}", limits=_limits(dots, floor)),
+        value=Axis(f"E, {analysis.points.unit}", limits=_choose_limits(dots, floor)),
         dots=dots,
         references=[] if floor is None else [Reference("true E", floor)],
     )
@@ -291,7 +293,7 @@ def _recovery_blocks(analysis: Analysis) -> list[Block]:
     return [Figure(chart, caption), table_of_recovery(analysis)]
 
 
-def _limits(dots: Sequence[Dot], floor: float | None) -> tuple[float, float]:
+def _choose_limits(dots: Sequence[Dot], floor: float | None) -> tuple[float, float]:
     """Return limits around the values, since an interval can be wide."""
     values = [dot.value for dot in dots] + ([] if floor is None else [floor])
     span = (max(values) - min(values)) or abs(values[0]) or 1.0

@@ -46,57 +46,59 @@ def render_markdown(page: Page, folder: str) -> tuple[str, dict[str, str]]:
     if page.lead:
         parts.append(_escape(page.lead))
     if page.figures:
-        parts.append(_key_figures(page.figures))
+        parts.append(_render_key_figures(page.figures))
     for section in page.sections:
         parts.append(f"## {_escape(section.title)}")
-        parts += [_block(block, folder, figures) for block in section.blocks]
+        parts += [_render_block(block, folder, figures) for block in section.blocks]
     if page.footer:
         parts += ["---", _escape(page.footer)]
     return "\n\n".join(part for part in parts if part) + "\n", figures
 
 
-def _block(block: Block, folder: str, figures: dict[str, str]) -> str:
+def _render_block(block: Block, folder: str, figures: dict[str, str]) -> str:
     match block:
         case str():
             return _escape(block)
         case Figure():
-            return _figure(block, folder, figures)
+            return _render_figure(block, folder, figures)
         case Table():
-            return _table(block)
+            return _render_table(block)
         case KeyFigures():
-            return _key_figures(block)
+            return _render_key_figures(block)
         case Samples():
-            return _samples(block)
+            return _render_samples(block)
 
 
-def _figure(figure: Figure, folder: str, figures: dict[str, str]) -> str:
+def _render_figure(figure: Figure, folder: str, figures: dict[str, str]) -> str:
     name = f"{len(figures) + 1:02d}-{slug(figure.chart.title)}.svg"
     figures[name] = draw_chart(figure.chart) + "\n"
     caption = f"*{_escape(figure.chart.title)}.* {_escape(figure.caption)}".strip()
     image = f"![{_escape(figure.chart.title)}]({folder}/{name})"
-    return f"{image}\n\n{caption}\n\n{_table(data_table(figure.chart))}"
+    return f"{image}\n\n{caption}\n\n{_render_table(data_table(figure.chart))}"
 
 
-def _table(table: Table) -> str:
+def _render_table(table: Table) -> str:
     numeric = numeric_columns(table)
     lines = [
-        _row([_escape(name) for name in table.columns]),
-        _row(["--:" if is_number else ":--" for is_number in numeric]),
+        _render_row([_escape(name) for name in table.columns]),
+        _render_row(["--:" if is_number else ":--" for is_number in numeric]),
     ]
     for number, row in enumerate(format_rows(table)):
         cells = [_escape(cell) for cell in row]
-        lines.append(_row([f"**{cell}**" if number in table.best and cell else cell for cell in cells]))
+        lines.append(
+            _render_row([f"**{cell}**" if number in table.best and cell else cell for cell in cells])
+        )
     drawn = "\n".join(lines)
     if table.folded:
         return f"<details><summary>{_escape(table.caption or 'Table')}</summary>\n\n{drawn}\n\n</details>"
     return drawn + (f"\n\n*{_escape(table.caption)}*" if table.caption else "")
 
 
-def _row(cells: list[str]) -> str:
+def _render_row(cells: list[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _key_figures(key_figures: KeyFigures) -> str:
+def _render_key_figures(key_figures: KeyFigures) -> str:
     lines = []
     for name, value, *remark in key_figures.figures:
         note = f" ({_escape(remark[0])})" if any(remark) else ""
@@ -104,7 +106,7 @@ def _key_figures(key_figures: KeyFigures) -> str:
     return "\n".join(lines)
 
 
-def _samples(samples: Samples) -> str:
+def _render_samples(samples: Samples) -> str:
     parts = []
     for sample in samples.samples:
         text = printable(sample.prompt + sample.text)

@@ -108,13 +108,13 @@ def render_html(page: Page) -> str:
     if page.lead:
         body.append(f'<p class="lead">{inline(page.lead)}</p>')
     if page.figures:
-        body.append(_key_figures(page.figures))
+        body.append(_render_key_figures(page.figures))
     if len(page.sections) > 3:
         links = (f'<a href="#{slug(part.title)}">{escape(part.title)}</a>' for part in page.sections)
         body.append(f"<nav>{' '.join(links)}</nav>")
     for section in page.sections:
         heading = f"<h2>{escape(section.title)}</h2>"
-        blocks = "\n".join([heading, *(_block(block) for block in section.blocks)])
+        blocks = "\n".join([heading, *(_render_block(block) for block in section.blocks)])
         body.append(f'<section id="{slug(section.title)}">\n{blocks}\n</section>')
     if page.footer:
         body.append(f"<footer><p>{inline(page.footer)}</p></footer>")
@@ -140,21 +140,21 @@ def render_html(page: Page) -> str:
 """
 
 
-def _block(block: Block) -> str:
+def _render_block(block: Block) -> str:
     match block:
         case str():
             return f"<p>{inline(block)}</p>"
         case Figure():
-            return _figure(block)
+            return _render_figure(block)
         case Table():
-            return _table(block)
+            return _render_table(block)
         case KeyFigures():
-            return _key_figures(block)
+            return _render_key_figures(block)
         case Samples():
-            return _samples(block)
+            return _render_samples(block)
 
 
-def _figure(figure: Figure) -> str:
+def _render_figure(figure: Figure) -> str:
     """Draw the chart for both widths; the style sheet selects one by the width of the window."""
     drawn = "".join(
         f'<div class="{name}">{draw_chart(figure.chart, width=width, standalone=False)}</div>'
@@ -162,7 +162,7 @@ def _figure(figure: Figure) -> str:
     )
     title = f"<strong>{escape(figure.chart.title)}.</strong>"
     caption = f"<figcaption>{title} {inline(figure.caption)}</figcaption>"
-    return f'<figure class="chart">{drawn}{caption}{_table(data_table(figure.chart))}</figure>'
+    return f'<figure class="chart">{drawn}{caption}{_render_table(data_table(figure.chart))}</figure>'
 
 
 def data_table(chart: Chart | DotChart) -> Table:
@@ -190,13 +190,17 @@ def _format_datum(cell: str | float) -> str:
     return f"{cell:,.4f}" if cell == 0 or 1e-3 <= abs(cell) < 1e6 else format_value(cell, 5)
 
 
-def _table(table: Table) -> str:
+def _render_table(table: Table) -> str:
     numeric = numeric_columns(table)
-    head = "".join(f"<th{_class(numeric[n])}>{inline(name)}</th>" for n, name in enumerate(table.columns))
+    head = "".join(
+        f"<th{_class_attribute(numeric[n])}>{inline(name)}</th>" for n, name in enumerate(table.columns)
+    )
     rows = []
     for number, row in enumerate(format_rows(table)):
-        cells = "".join(f"<td{_class(numeric[n])}>{inline(cell)}</td>" for n, cell in enumerate(row))
-        rows.append(f"<tr{_class(number in table.best, 'best')}>{cells}</tr>")
+        cells = "".join(
+            f"<td{_class_attribute(numeric[n])}>{inline(cell)}</td>" for n, cell in enumerate(row)
+        )
+        rows.append(f"<tr{_class_attribute(number in table.best, 'best')}>{cells}</tr>")
     drawn = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
     drawn = f'<div class="scroll">{drawn}</div>'
     if table.folded:
@@ -205,7 +209,7 @@ def _table(table: Table) -> str:
     return drawn + caption
 
 
-def _class(applies: bool, name: str = "number") -> str:
+def _class_attribute(applies: bool, name: str = "number") -> str:
     return f' class="{name}"' if applies else ""
 
 
@@ -262,16 +266,16 @@ def _format_cell(cell: Cell) -> str:
     return format_value(cell, 5)
 
 
-def _key_figures(key_figures: KeyFigures) -> str:
+def _render_key_figures(key_figures: KeyFigures) -> str:
     items = []
     for name, value, *remark in key_figures.figures:
         note = f"<small>{inline(remark[0])}</small>" if remark else ""
-        size = _class(len(value) > LONG_FIGURE, "long")
+        size = _class_attribute(len(value) > LONG_FIGURE, "long")
         items.append(f"<div><dt>{inline(name)}</dt><dd{size}>{inline(value)}{note}</dd></div>")
     return f'<dl class="facts">{"".join(items)}</dl>'
 
 
-def _samples(samples: Samples) -> str:
+def _render_samples(samples: Samples) -> str:
     cards = []
     for sample in samples.samples:
         prompt = f"<b>{escape(sample.prompt)}</b>" if sample.prompt else ""

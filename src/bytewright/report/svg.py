@@ -25,7 +25,7 @@ def element(name: str, *content: str, **attributes: str | float | None) -> str:
     '<text x="1.2" class="label" stroke-width="2">a &lt; b</text>'
     """
     written = "".join(
-        f' {key.rstrip("_").replace("_", "-")}="{escape(_attribute(value))}"'
+        f' {key.rstrip("_").replace("_", "-")}="{escape(_format_attribute(value))}"'
         for key, value in attributes.items()
         if value is not None
     )
@@ -67,7 +67,7 @@ def path(points: Sequence[tuple[float, float]], *, closed: bool = False) -> str:
     >>> path([(0, 0), (1.26, 2)])
     'M0 0L1.3 2'
     """
-    steps = "L".join(f"{_attribute(x)} {_attribute(y)}" for x, y in points)
+    steps = "L".join(f"{_format_attribute(x)} {_format_attribute(y)}" for x, y in points)
     return f"M{steps}{'Z' if closed else ''}"
 
 
@@ -83,8 +83,8 @@ def clip(points: Sequence[Point], top: float, bottom: float) -> list[list[Point]
         if max(start[1], end[1]) < top or min(start[1], end[1]) > bottom:
             continue
         enters, leaves = sorted((edge - start[1]) / rise for edge in (top, bottom)) if rise else (0.0, 1.0)
-        first = _along(start, end, enters) if enters > 0 else start
-        last = _along(start, end, leaves) if leaves < 1 else end
+        first = _interpolate(start, end, enters) if enters > 0 else start
+        last = _interpolate(start, end, leaves) if leaves < 1 else end
         if pieces and pieces[-1][-1] == first:
             pieces[-1].append(last)
         else:
@@ -92,7 +92,7 @@ def clip(points: Sequence[Point], top: float, bottom: float) -> list[list[Point]
     return pieces
 
 
-def _along(start: Point, end: Point, share: float) -> Point:
+def _interpolate(start: Point, end: Point, share: float) -> Point:
     """Interpolate linearly between two points."""
     return start[0] + share * (end[0] - start[0]), start[1] + share * (end[1] - start[1])
 
@@ -159,5 +159,5 @@ def spread_labels(wanted: Sequence[float], gap: float, low: float, high: float) 
     return placed
 
 
-def _attribute(value: str | float) -> str:
+def _format_attribute(value: str | float) -> str:
     return value if isinstance(value, str) else f"{round(value, 1):g}" if abs(value) < 1e5 else f"{value:.0f}"

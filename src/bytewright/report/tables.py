@@ -41,7 +41,7 @@ def table_of_groups(groups: Sequence[Group], metric: Metric, about: SweepInfo, b
     columns += [each.short for each in more]
     columns += ["to baseline", "p", "as good after"] if baseline else []
     differences = {} if baseline is None else compare_with_baseline(groups, baseline, judge)
-    p_values = _corrected(differences)
+    p_values = _correct_p_values(differences)
     rows: list[list[Cell]] = []
     for group in groups:
         values = group.values(metric.name)
@@ -54,12 +54,12 @@ def table_of_groups(groups: Sequence[Group], metric: Metric, about: SweepInfo, b
             f"{statistics.stdev(values):.4f}" if len(values) > 1 else None,
             _or_none(format_perplexity, loss),
         ]
-        bits = _or_none("{:.4f}".format, _mean(group, "bits_per_byte"))
-        row.append(bits if has_bits else _bytes_per_token(group))
-        row += [_or_none(each.format, _mean(group, each.name)) for each in more]
+        bits = _or_none("{:.4f}".format, _mean_or_none(group, "bits_per_byte"))
+        row.append(bits if has_bits else _format_bytes_per_token(group))
+        row += [_or_none(each.format, _mean_or_none(group, each.name)) for each in more]
         if baseline:
-            row += [_difference(group, baseline, judge, differences.get(group.label))]
-            row += [_or_none(format_p, p_values.get(group.label)), _time_to(group, baseline, metric)]
+            row += [_format_difference(group, baseline, judge, differences.get(group.label))]
+            row += [_or_none(format_p, p_values.get(group.label)), _format_time_to(group, baseline, metric)]
         rows.append(row)
     dropped = {n for n in range(3, len(columns)) if all(row[n] in (None, "") for row in rows)}
     kept = [n for n in range(len(columns)) if n not in dropped]
@@ -68,7 +68,7 @@ def table_of_groups(groups: Sequence[Group], metric: Metric, about: SweepInfo, b
         [[row[n] for n in kept] for row in rows],
         caption=" ".join(
             [
-                _caption(metric, baseline, [columns[n] for n in kept], list(differences.values())),
+                _format_caption(metric, baseline, [columns[n] for n in kept], list(differences.values())),
                 *(["Differences are of the test documents."] if baseline and judge is TEST else []),
                 *describe_lost(groups),
             ]
@@ -83,7 +83,7 @@ def _format_final(of: Group | RunRecord, value: float | None) -> str | None:
     return f"{value:.4f}" if of.status == "complete" else f"{value:.4f} so far"
 
 
-def _caption(
+def _format_caption(
     metric: Metric, baseline: Group | None, columns: Sequence[str], differences: Sequence[Difference]
 ) -> str:
     parts = [f"Final {metric.axis}."]
@@ -105,13 +105,13 @@ def _caption(
     return " ".join(parts)
 
 
-def _mean(group: Group, name: str) -> float | None:
+def _mean_or_none(group: Group, name: str) -> float | None:
     return group.mean(name) if group.values(name) else None
 
 
-def _bytes_per_token(group: Group) -> str | None:
+def _format_bytes_per_token(group: Group) -> str | None:
     """Return the mean length of a token, which is the ratio of loss per token to bits per byte."""
-    loss, bits = _mean(group, "validation_loss"), _mean(group, "bits_per_byte")
+    loss, bits = _mean_or_none(group, "validation_loss"), _mean_or_none(group, "bits_per_byte")
     return f"{loss / bits / math.log(2):.3f}" if loss and bits else None
 
 
@@ -127,13 +127,15 @@ def compare_with_baseline(groups: Sequence[Group], baseline: Group, metric: Metr
     return found
 
 
-def _corrected(differences: Mapping[str, Difference]) -> dict[str, float]:
+def _correct_p_values(differences: Mapping[str, Difference]) -> dict[str, float]:
     """Return the p-values with Holm's correction for the number of comparisons."""
     p_values = holm([difference.p_value for difference in differences.values()])
     return dict(zip(differences, p_values, strict=True))
 
 
-def _difference(group: Group, baseline: Group, metric: Metric, difference: Difference | None) -> str | None:
+def _format_difference(
+    group: Group, baseline: Group, metric: Metric, difference: Difference | None
+) -> str | None:
     """Format the difference of two means, with half of its interval if there is one."""
     if difference is not None:
         return f"{difference.value:+.4f} ± {difference.half_width():.4f}"
@@ -153,7 +155,7 @@ def format_p(value: float) -> str:
     return "< 0.001" if value < 0.001 else f"{value:.3f}" if value < 0.01 else f"{value:.2f}"
 
 
-def _time_to(group: Group, baseline: Group, metric: Metric) -> str | None:
+def _format_time_to(group: Group, baseline: Group, metric: Metric) -> str | None:
     """Format the time to reach the baseline's final value, and its share of the baseline's time.
 
     Return None if a seed diverged, since the value did not last.
@@ -232,7 +234,9 @@ def table_of_ratios(groups: Sequence[Group]) -> list[Block]:
     columns: list[str] = ["setting"]
     rows: list[list[Cell]] = [[group.label] for group in groups]
     for metric in COST_METRICS:
-        ratios = [_ratio(group.runs[0].predicted, metric, group.measured(metric.name)) for group in groups]
+        ratios = [
+            _format_ratio(group.runs[0].predicted, metric, group.measured(metric.name)) for group in groups
+        ]
         if any(ratios):
             columns.append(metric.short)
             rows = [[*row, ratio] for row, ratio in zip(rows, ratios, strict=True)]
@@ -240,7 +244,7 @@ def table_of_ratios(groups: Sequence[Group]) -> list[Block]:
     return [Table(columns, rows, caption=caption)] if len(columns) > 1 else []
 
 
-def _ratio(predicted: Mapping[str, float], metric: Metric, measured: float | None) -> str | None:
+def _format_ratio(predicted: Mapping[str, float], metric: Metric, measured: float | None) -> str | None:
     return f"{predicted[metric.name] / measured:.2f}" if metric.name in predicted and measured else None
 
 
@@ -253,7 +257,7 @@ def table_of_predictions(record: RunRecord) -> list[Block]:
     for metric in COST_METRICS:
         if metric.name in predicted or metric.name in measured:
             both = (_or_none(metric.format, values.get(metric.name)) for values in (predicted, measured))
-            rows.append([metric.title, *both, _ratio(predicted, metric, measured.get(metric.name))])
+            rows.append([metric.title, *both, _format_ratio(predicted, metric, measured.get(metric.name))])
     return [Table(["", "predicted", "measured", "ratio"], rows, caption=MEASUREMENT_NOTE)] if rows else []
 
 
@@ -264,7 +268,7 @@ def tables_of_settings(records: Sequence[RunRecord]) -> list[Block]:
     names = [name for name in dict.fromkeys(n for r in records for n in r.settings) if name not in shared]
     if len(records) > 1 and names:
         columns = ["run", *(f"`{name}`" for name in names)]
-        rows = [[run.name, *(_setting(run.settings.get(name)) for name in names)] for run in records]
+        rows = [[run.name, *(_to_cell(run.settings.get(name)) for name in names)] for run in records]
         if len(names) > len(records):  # transposed, since many columns do not fit on a page
             columns, *rows = map(list, zip(columns, *rows, strict=True))
         blocks.append(Table(columns, rows, caption="Settings that differ between the runs."))
@@ -274,7 +278,7 @@ def tables_of_settings(records: Sequence[RunRecord]) -> list[Block]:
     return blocks
 
 
-def _setting(value: Any) -> Cell:
+def _to_cell(value: Any) -> Cell:
     """Format a setting, except integers: `Table` formats a column of integers in one way."""
     return value if type(value) is int else format_setting(value)
 

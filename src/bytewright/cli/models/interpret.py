@@ -73,7 +73,7 @@ class ShowNextTokens(_OfModel):
         best = probabilities[: tokenizer.vocab_size].topk(self.top)
         truth = self._find_truth(tokenizer, ids)
         rows = [
-            {**_describe(tokenizer, id), "probability": probability}
+            {**_token_to_dict(tokenizer, id), "probability": probability}
             | ({} if truth is None else {"true_probability": truth.probabilities.get(id, 0.0)})
             for id, probability in zip(best.indices.tolist(), best.values.tolist(), strict=True)
         ]
@@ -135,7 +135,7 @@ class TokenLosses(_OfModel):
             raise UsageError("the text is empty; give at least one character", key="text")
         with console.phase_progress("score", "tokens") as progress:
             losses = token_losses(model, before + ids, progress=progress)[-len(ids) :].tolist()
-        rows = [{**_describe(tokenizer, id), "loss": loss} for id, loss in zip(ids, losses, strict=True)]
+        rows = [{**_token_to_dict(tokenizer, id), "loss": loss} for id, loss in zip(ids, losses, strict=True)]
         means = {
             "tokens": len(losses),
             "loss": math.fsum(losses) / len(losses),
@@ -191,7 +191,7 @@ class ShowAttention(_OfModel):
                 raise wrong_value(option, f"from 0 to {size - 1}", value)
         ids = encode_prompt(tokenizer, self.prompt)
         weights = attention_weights_by_layer(model, ids)
-        tokens = [_describe(tokenizer, id) for id in ids]
+        tokens = [_token_to_dict(tokenizer, id) for id in ids]
         if self.json:
             print(json.dumps({"tokens": tokens, "weights": weights.tolist()}))
         elif self.layer is None or self.head is None:
@@ -229,7 +229,9 @@ class ShowLens(_OfModel):
             print(json.dumps(_lens_to_dict(tokenizer, ids, layers)))
             return
         best = [[int(layer.ids[place, 0]) for layer in layers] for place in range(len(ids))]
-        rows = [[_show(tokenizer, one) for one in (id, *after)] for id, after in zip(ids, best, strict=True)]
+        rows = [
+            [_show_token(tokenizer, one) for one in (id, *after)] for id, after in zip(ids, best, strict=True)
+        ]
         console.print_table(("token", "embeddings", *(f"layer {i}" for i in range(len(layers) - 1))), rows)
 
 
@@ -238,16 +240,16 @@ def _check_top(top: int, tokenizer: Tokenizer) -> None:
         raise wrong_value("--top", f"from 1 to {tokenizer.vocab_size}, the size of the vocabulary", top)
 
 
-def _show(tokenizer: Tokenizer, id: int) -> str:
+def _show_token(tokenizer: Tokenizer, id: int) -> str:
     """Return a token for a table; a model can have ids that its tokenizer lacks."""
     from bytewright.tokenizer.inspect import show_token
 
     return show_token(tokenizer.vocab[id], WIDTH) if id in tokenizer.vocab else f"id {id}"
 
 
-def _describe(tokenizer: Tokenizer, id: int) -> dict[str, Any]:
+def _token_to_dict(tokenizer: Tokenizer, id: int) -> dict[str, Any]:
     """Return a token as JSON values; an id without a token has no bytes."""
-    return {"id": id, "bytes": tokenizer.vocab.get(id, b"").hex(), "shown": _show(tokenizer, id)}
+    return {"id": id, "bytes": tokenizer.vocab.get(id, b"").hex(), "shown": _show_token(tokenizer, id)}
 
 
 def _print_heads(weights: Tensor) -> None:
@@ -284,9 +286,9 @@ def _lens_to_dict(tokenizer: Tokenizer, ids: Sequence[int], layers: Sequence[Len
 
     def describe(best: Sequence[int], probabilities: Sequence[float]) -> list[dict[str, Any]]:
         both = zip(best, probabilities, strict=True)
-        return [{"id": id, "shown": _show(tokenizer, id), "probability": share} for id, share in both]
+        return [{"id": id, "shown": _show_token(tokenizer, id), "probability": share} for id, share in both]
 
     return {
-        "tokens": [_describe(tokenizer, id) for id in ids],
+        "tokens": [_token_to_dict(tokenizer, id) for id in ids],
         "layers": [list(map(describe, one.ids.tolist(), one.probabilities.tolist())) for one in layers],
     }

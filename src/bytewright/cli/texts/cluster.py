@@ -49,7 +49,7 @@ def train_tokenizer_on(
     check_vocab_size(vocab_size, check_special_tokens(special_tokens))
     started = time.perf_counter()
     with console.progress() as show:
-        ranges = _cut(sources, special_tokens, pattern, show)
+        ranges = _cut_sources(sources, special_tokens, pattern, show)
         if not ranges:
             raise UsageError.at(sources[0], "the texts are empty")
         with open_cluster(cluster) as (executor, num_workers):
@@ -75,7 +75,7 @@ def train_tokenizer_on(
     return dataclasses.replace(training, phases=[counted, *merging])
 
 
-def _cut(
+def _cut_sources(
     sources: Sequence[str], special_tokens: Sequence[str], pattern: str, show: PhaseProgress
 ) -> list[TextRange]:
     """Find the texts, check that they are plain text, and cut them into ranges."""
@@ -101,7 +101,7 @@ def encode_on_cluster(
 
     started = time.perf_counter()
     with console.progress() as show:
-        ranges = _cut(sources, list(tokenizer.special_tokens), tokenizer.pattern, show)
+        ranges = _cut_sources(sources, list(tokenizer.special_tokens), tokenizer.pattern, show)
         with open_cluster(cluster) as (executor, num_workers):
             encoded = encode_on(
                 executor,

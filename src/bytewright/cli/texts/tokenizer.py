@@ -109,7 +109,9 @@ def print_training(training: TrainingResult, seconds_writing: float, out: Path) 
     rows = []
     for phase in phases:
         wall, share = format_seconds(phase.wall_seconds), f"{phase.wall_seconds / total:.0%}"
-        rows.append((phase.name, wall, share, format_seconds(phase.seconds), _throughput(phase, training)))
+        rows.append(
+            (phase.name, wall, share, format_seconds(phase.seconds), _format_throughput(phase, training))
+        )
     throughput = f"{format_bytes(training.corpus_bytes / total)}/s"
     rows.append(("all", format_seconds(total), "100%", "", throughput))
     console.print_table(("phase", "time", "share", "of all threads", "throughput"), rows)
@@ -123,7 +125,7 @@ def print_training(training: TrainingResult, seconds_writing: float, out: Path) 
     console.print_line(f"Wrote {out}: {len(training.vocabulary.tokens):,} tokens.")
 
 
-def _throughput(phase: Phase, training: TrainingResult) -> str:
+def _format_throughput(phase: Phase, training: TrainingResult) -> str:
     if phase.name == "write" or not phase.wall_seconds:
         return ""
     if phase.name == "merge":
@@ -299,15 +301,15 @@ class DecodeIds:
         if self.out is None:
             if sys.stdout.isatty():
                 decoder = codecs.getincrementaldecoder("utf-8")(errors="backslashreplace")
-                for chunk in _decode(tokenizer, ids):
+                for chunk in _decode_chunks(tokenizer, ids):
                     console.write_model_text(decoder.decode(chunk))
                 console.write_model_text(decoder.decode(b"", final=True) + "\n")
             else:
-                for chunk in _decode(tokenizer, ids):
+                for chunk in _decode_chunks(tokenizer, ids):
                     _write_all(sys.stdout.buffer, chunk)
             return
         with atomic.write_stream(self.out) as stream:
-            for chunk in _decode(tokenizer, ids):
+            for chunk in _decode_chunks(tokenizer, ids):
                 stream.write(chunk)
         size = f"{self.out.stat().st_size:,} bytes"
         console.print_line(f"Wrote {self.out}: {size} from {len(ids):,} tokens.")
@@ -329,7 +331,7 @@ def _write_all(stream: BinaryIO, data: bytes) -> None:
         rest = rest[stream.write(rest) :]
 
 
-def _decode(tokenizer: Tokenizer, ids: Sequence[int] | Ids | ShardedIds) -> Iterator[bytes]:
+def _decode_chunks(tokenizer: Tokenizer, ids: Sequence[int] | Ids | ShardedIds) -> Iterator[bytes]:
     """Yield decoded chunks, so that memory does not grow with the file."""
     with console.phase_progress("decode", "tokens") as progress:
         for start in range(0, len(ids), IDS_PER_CHUNK):

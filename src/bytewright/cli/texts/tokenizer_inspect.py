@@ -269,10 +269,10 @@ def print_first_difference(
     same = "merge is" if difference.index == 1 else f"{difference.index:,} merges are"
     shared = f"the first {same} the same; then they differ"
     out.print(f"In order of learning, {shared if difference.index else 'the first merge differs already'}:")
-    rows = [("merges", *(_spell(choice) for choice in choices))]
+    rows = [("merges", *(_show_merge(choice) for choice in choices))]
     for path, data in texts.items():
         counts = [
-            _count(tokenizer, difference.index, choice, data)
+            _count_choice(tokenizer, difference.index, choice, data)
             for tokenizer, choice in zip(tokenizers, choices, strict=True)
         ]
         rows.append((f"count in {path}", *counts))
@@ -291,7 +291,7 @@ def print_cross_table(names: list[str], tokenizers: list[Tokenizer], texts: Mapp
     console.print_table(("bytes per token", *names), rows)
 
 
-def _spell(merge: Merge | None) -> str:
+def _show_merge(merge: Merge | None) -> str:
     from bytewright.tokenizer.inspect import show_token
 
     if merge is None:
@@ -299,7 +299,7 @@ def _spell(merge: Merge | None) -> str:
     return " + ".join(show_token(half, options.BYTES_SHOWN) for half in merge)
 
 
-def _count(tokenizer: Tokenizer, num_merges: int, choice: Merge | None, data: bytes) -> str:
+def _count_choice(tokenizer: Tokenizer, num_merges: int, choice: Merge | None, data: bytes) -> str:
     from bytewright.tokenizer.inspect import count_pairs_after
     from bytewright.tokenizer.train import count_texts
 
