@@ -226,7 +226,7 @@ class _Expansion:
                 message = f"expands to two runs named {name!r}; the names of variants and values must differ"
                 raise UsageError(message, found=name)
             if name.lower() in TAKEN or (self.samples and name.lower() == MODEL):
-                message = f"expands to a run named {name!r}, the name of a file of the sweep; change its labels"
+                message = f"expands to a run named {name!r}, the name of a file of the sweep; rename it"
                 raise UsageError(message, found=name)
         if self.samples and len({repr(to_plain(trial.config)) for trial in trials}) > 1:
             raise UsageError("varies both sampling and training; sample from one model only", key="sampling")
