@@ -147,6 +147,16 @@ def format_count_short(number: float) -> str:
     return f"{number:,.0f}"
 
 
+def format_scientific(value: float, digits: int) -> str:
+    """Return a number with up to `digits` significant digits and an exponent.
+
+    >>> format_scientific(0.0003, 3), format_scientific(0.00012345, 3)
+    ('3e-4', '1.23e-4')
+    """
+    mantissa, _, power = f"{value:.{digits - 1}e}".partition("e")
+    return f"{mantissa.rstrip('0').rstrip('.')}e{int(power)}"
+
+
 def _scale(number: float, base: int, digits: str, max_power: int = len(PREFIXES) - 1) -> tuple[float, int]:
     """Return a number in the largest unit whose rounded value is at least 1, and the power of that unit."""
     power = 0

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bytewright.experiments.records import RunRecord
+from bytewright.formatting import format_scientific
 from bytewright.train.metrics import is_finite
 from bytewright.train.outcome import State
 
@@ -155,19 +156,15 @@ def group_runs(
     If these give no short label, a group is named after its first run. With the `centre` of a star design,
     labels contain only differences from it.
     """
-    labelled = list(zip(_labels_of(records), records, strict=True))
-    groups: dict[tuple[tuple[str, str], ...], list[RunRecord]] = {}
-    labels_of: dict[tuple[tuple[str, str], ...], dict[str, Any]] = {}
-    for labels, record in labelled:
+    groups: dict[tuple[tuple[str, str], ...], tuple[dict[str, Any], list[RunRecord]]] = {}
+    for labels, record in zip(_labels_of(records), records, strict=True):
         key = tuple((name, repr(value)) for name, value in labels.items())
-        groups.setdefault(key, []).append(record)
-        labels_of[key] = labels
-    varied = axes or list(dict.fromkeys(name for labels in labels_of.values() for name in labels))
+        groups.setdefault(key, (labels, []))[1].append(record)
+    varied = axes or list(dict.fromkeys(name for labels, _ in groups.values() for name in labels))
     names = short_names([name for name in varied if name != "variant"])
     named = None if are_of_one_sweep(records) else find_axes([record.settings for record in records])
     made = []
-    for key, runs in groups.items():
-        labels = labels_of[key]
+    for labels, runs in groups.values():
         shown = {
             name: value
             for name, value in labels.items()
@@ -257,10 +254,7 @@ def format_setting(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
-        if 0 < abs(value) < 0.01:
-            mantissa, _, power = f"{value:.2e}".partition("e")
-            return f"{mantissa.rstrip('0').rstrip('.')}e{int(power)}"
-        return f"{value:g}"
+        return format_scientific(value, 3) if 0 < abs(value) < 0.01 else f"{value:g}"
     if isinstance(value, int):
         return f"{value:,}" if abs(value) >= 10_000 else str(value)
     return str(value)

@@ -217,10 +217,9 @@ def _parse_world(world: Json) -> World:
         exponent = Decimal(str(fields.get("exponent", "1.25")))
     except InvalidOperation:
         raise world["exponent"].error("a number, such as 1.25") from None
-    seed = world["seed"].as_integer() if "seed" in fields else 1
-    if "people" not in fields:
-        return World(seed=seed, exponent=exponent)
-    return World(seed=seed, exponent=exponent, num_people=world["people"].as_integer())
+    names = {"seed": "seed", "people": "num_people"}
+    sizes = {field: world[key].as_integer() for key, field in names.items() if key in fields}
+    return World(exponent=exponent, **sizes)
 
 
 def points_of_runs(records: Sequence[RunRecord], title: str) -> Points:

@@ -13,6 +13,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from bytewright.formatting import format_scientific
+
 PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 MISSING = "\N{EN DASH}"
 """Shown in place of a missing value."""
@@ -236,7 +238,7 @@ def format_ticks(ticks: Sequence[float]) -> list[str]:
     if not sizes:
         return ["0" for _ in ticks]
     if min(sizes) < 1e-3:
-        return [_format_scientific(tick, 4) if 0 < abs(tick) < 0.01 else format_value(tick) for tick in ticks]
+        return [format_scientific(tick, 4) if 0 < abs(tick) < 0.01 else format_value(tick) for tick in ticks]
     if all(size == int(size) for size in sizes) and (
         max(sizes) < 10_000 or any(size >= 1000 and size % 100 for size in sizes)
     ):
@@ -265,7 +267,7 @@ def format_value(value: float, digits: int = 4) -> str:
     if abs(value) >= 10**digits:
         return f"{value:,.0f}"
     if abs(value) < 1e-3:
-        return _format_scientific(value, digits)
+        return format_scientific(value, digits)
     return _format_plain(float(f"{value:.{digits}g}"))
 
 
@@ -274,11 +276,6 @@ def _format_prefixed(value: float) -> str:
         if abs(value) >= size:
             return _format_plain(value / size) + prefix
     return _format_plain(value)
-
-
-def _format_scientific(value: float, digits: int) -> str:
-    mantissa, _, power = f"{value:.{digits - 1}e}".partition("e")
-    return f"{mantissa.rstrip('0').rstrip('.')}e{int(power)}"
 
 
 def _format_plain(value: float) -> str:

@@ -84,17 +84,17 @@ class MeasureCorpus:
         """Count and print the figures."""
         options.require_at_least(0, self.top, "--top")
         sources = options.require_some(self.files, "a file")
-        stats = self._measure(sources) if self.cluster is None else self._measure_on(self.cluster)
+        if self.cluster is None:
+            stats = self._measure(sources)
+        else:
+            from bytewright.cli.texts.cluster import check_options, measure_on_cluster
+
+            check_options(clean=self.clean)
+            stats = measure_on_cluster(self.cluster, sources, field=self.field, num_common=self.top)
         if self.json:
             print(json.dumps(dataclasses.asdict(stats)))
         else:
             print_stats(stats)
-
-    def _measure_on(self, cluster: str) -> CorpusStats:
-        from bytewright.cli.texts.cluster import check_options, measure_on_cluster
-
-        check_options(clean=self.clean)
-        return measure_on_cluster(cluster, self.files, field=self.field, num_common=self.top)
 
     def _measure(self, sources: tuple[str, ...]) -> CorpusStats:
         from bytewright.corpus.stats import measure_corpus

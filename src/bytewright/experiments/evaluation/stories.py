@@ -48,17 +48,9 @@ class SamplingPlan:
 
     def config(self, max_new_tokens: int, stop_tokens: tuple[int, ...]) -> SamplingConfig:
         """Return the settings of the generator."""
-        return SamplingConfig(
-            max_new_tokens=max_new_tokens,
-            temperature=self.temperature,
-            top_p=self.top_p,
-            top_k=self.top_k,
-            min_p=self.min_p,
-            sampler=self.sampler,
-            sampler_options=self.sampler_options,
-            seed=self.seed,
-            stop_tokens=stop_tokens,
-        )
+        shared = dataclasses.asdict(self)
+        del shared["num_stories"], shared["prompt"]
+        return SamplingConfig(max_new_tokens=max_new_tokens, stop_tokens=stop_tokens, **shared)
 
 
 def generate_stories(
