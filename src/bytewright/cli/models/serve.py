@@ -92,8 +92,7 @@ class Serve(ServerCommand):
     """The longest time that a client may stop reading its response."""
     drain_seconds: float = 30.0
     """After SIGTERM, the longest time to finish the requests that were accepted."""
-    which: Literal["best", "last"] = "best"
-    """The checkpoint of the run."""
+    which: options.Which = "best"
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """The device; auto: CUDA if available, else the CPU."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
