@@ -14,7 +14,7 @@ from bytewright.report.charts import (
     Chart,
     Dot,
     DotChart,
-    Reference,
+    ReferenceLine,
     Scale,
     Series,
     chart_rows,
@@ -137,7 +137,7 @@ def test_long_labels_are_not_truncated() -> None:
 
 
 def test_the_floor_is_drawn_and_named() -> None:
-    root = parse(chart(Series("a", falling), references=[Reference("floor", 2.5)]))
+    root = parse(chart(Series("a", falling), references=[ReferenceLine("floor", 2.5)]))
     assert "floor 2.5" in texts(root)
     assert [e for e in root.iter(f"{SVG}line") if e.get("class") == "floor"]
 

@@ -16,7 +16,7 @@ from bytewright.demo.plan import Plan
 from bytewright.experiments.corpora import text_files
 from bytewright.experiments.records import RunRecord, read_run
 from bytewright.formatting import format_seconds
-from bytewright.report.charts import Axis, Chart, Reference, Series
+from bytewright.report.charts import Axis, Chart, ReferenceLine, Series
 from bytewright.report.page import (
     Block,
     Figure,
@@ -111,7 +111,7 @@ def _curve_blocks(results: DemoResults, run: RunRecord, bytes_per_token: float) 
         x=Axis("tokens"),
         y=Axis("bits per byte", limits=(0.85 * measured["floor"], max(1.1 * early, 2 * measured["floor"]))),
         series=[Series("training windows", training), Series("whole validation stories", stories)],
-        references=[Reference("entropy floor", measured["floor"])],
+        references=[ReferenceLine("entropy floor", measured["floor"])],
     )
     return [
         Figure(

@@ -1,7 +1,7 @@
 """Charts as values, and the scales that place their data: limits, ticks and number formats.
 
     Chart(title="Validation loss", x=Axis("tokens"), y=Axis("nats per token"),
-          series=[Series("lr 1e-3", [(1e6, 3.2), (2e6, 2.7)])], references=[Reference("floor", 1.2)])
+          series=[Series("lr 1e-3", [(1e6, 3.2), (2e6, 2.7)])], references=[ReferenceLine("floor", 1.2)])
 
 A non-finite y means that the run diverged at that x. `chart_rows` returns the data of a chart as a table.
 `draw` renders charts as SVG; this module depends on neither SVG nor runs.
@@ -54,7 +54,7 @@ class Series:
 
 
 @dataclass(frozen=True)
-class Reference:
+class ReferenceLine:
     """A horizontal line (vertical in a `DotChart`) to compare with, such as a floor or a baseline."""
 
     label: str
@@ -70,7 +70,7 @@ class Chart:
     y: Axis
     series: Sequence[Series]
     description: str = ""
-    references: Sequence[Reference] = ()
+    references: Sequence[ReferenceLine] = ()
     ordered: bool = False
 
 
@@ -91,7 +91,7 @@ class DotChart:
     value: Axis
     dots: Sequence[Dot]
     description: str = ""
-    references: Sequence[Reference] = ()
+    references: Sequence[ReferenceLine] = ()
 
 
 def chart_rows(

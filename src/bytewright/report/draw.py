@@ -19,7 +19,7 @@ from bytewright.report.charts import (
     Chart,
     Dot,
     DotChart,
-    Reference,
+    ReferenceLine,
     Scale,
     Series,
     choose_ticks,
@@ -168,7 +168,7 @@ def _draw_grid(x: Scale, y: Scale, x_axis: Axis, y_axis: Axis, y_labels: Sequenc
     return content
 
 
-def _draw_references(references: Sequence[Reference], x: Scale, y: Scale) -> list[str]:
+def _draw_references(references: Sequence[ReferenceLine], x: Scale, y: Scale) -> list[str]:
     content = []
     for reference in references:
         place = y(reference.value)

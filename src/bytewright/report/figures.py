@@ -17,14 +17,14 @@ from bytewright.experiments.groups import (
 )
 from bytewright.experiments.records import RunRecord
 from bytewright.experiments.results import SweepInfo
-from bytewright.report.charts import Axis, Chart, Dot, DotChart, Reference, Series, fit_limits
+from bytewright.report.charts import Axis, Chart, Dot, DotChart, ReferenceLine, Series, fit_limits
 from bytewright.report.compare import TRAINING, VALIDATION, floor_of
 from bytewright.report.page import Figure
 from bytewright.train.metrics import TRAINING_METRICS, Metric, is_finite
 
 BY = {"step": "steps", "tokens": "tokens", "seconds": "seconds of wall-clock time"}
 MAX_SERIES, MAX_DOTS = 8, 30
-Line = tuple[str, list[tuple[float, Group]]]
+ChartLine = tuple[str, list[tuple[float, Group]]]
 """The label of a line of a chart, and the x and group of each point."""
 CROSS = "A cross marks where a diverged run leaves the chart."
 EARLY = 0.12
@@ -80,7 +80,7 @@ def _curve_chart(
 
 def _loss_axis(
     label: str, series: Sequence[Series], floor: float | None
-) -> tuple[Axis, list[Reference], list[str]]:
+) -> tuple[Axis, list[ReferenceLine], list[str]]:
     """Return the axis of a loss, its reference lines, and a sentence for the caption.
 
     If all values lie above a floor, the axis shows the distance to the floor on a log scale. Differences near
@@ -90,7 +90,11 @@ def _loss_axis(
     if floor is None or not any(each.points for each in converged):
         return Axis(label, limits=_choose_limits(converged, [])), [], []
     if min(min(_finite_values(each), default=math.inf) for each in series) <= floor:
-        return Axis(label, limits=_choose_limits(converged, [floor])), [Reference("entropy floor", floor)], []
+        return (
+            Axis(label, limits=_choose_limits(converged, [floor])),
+            [ReferenceLine("entropy floor", floor)],
+            [],
+        )
     limits = fit_limits([value - floor for each in converged for value in _finite_values(each)], log=True)
     caption = f"Distance to the entropy floor of {floor:.4f}, on a log axis."
     return Axis(label, log=True, origin=floor, limits=limits), [], [caption]
@@ -175,7 +179,7 @@ def _axis_figure(groups: Sequence[Group], axis: str, metric: Metric, about: Swee
     return Figure(chart, " ".join(sentences + _describe_omitted(len(lines))))
 
 
-def _final_axis(groups: Sequence[Group], metric: Metric) -> tuple[Axis, list[Reference], list[str]]:
+def _final_axis(groups: Sequence[Group], metric: Metric) -> tuple[Axis, list[ReferenceLine], list[str]]:
     """Return one axis for all charts of final values, so that their effects are comparable."""
     if metric.limits:
         return Axis(metric.axis, limits=metric.limits), [], []
@@ -205,7 +209,7 @@ def _make_axis(values: Sequence[float], label: str) -> Axis:
     return Axis(label, log=log, ticks=ticks)
 
 
-def _describe_companions(lines: Sequence[Line], axis: str) -> list[str]:
+def _describe_companions(lines: Sequence[ChartLine], axis: str) -> list[str]:
     """Return a sentence on the settings that vary together with an axis, since they may cause its effect."""
     found: dict[str, list[str]] = {}
     for _, points in lines:
@@ -225,7 +229,7 @@ def _describe_companions(lines: Sequence[Line], axis: str) -> list[str]:
     return [f"Varied together with the {own.replace('_', ' ')}: {listed}."]
 
 
-def _split_into_lines(groups: Sequence[Group], axis: str, about: SweepInfo) -> list[Line]:
+def _split_into_lines(groups: Sequence[Group], axis: str, about: SweepInfo) -> list[ChartLine]:
     """Return one line per setting of the other axes; in a star design, one line through the baseline."""
     names = short_names([name for name in about.axes if name != "variant"])
     lines: dict[str, list[tuple[float, Group]]] = {}
@@ -261,7 +265,7 @@ def _dot_figure(groups: Sequence[Group], metric: Metric, about: SweepInfo) -> Fi
     ]
     baseline = [group for group in groups if about.baseline and group.labels == about.baseline]
     references = (
-        [Reference("baseline", baseline[0].mean(name))] if baseline and baseline[0].values(name) else []
+        [ReferenceLine("baseline", baseline[0].mean(name))] if baseline and baseline[0].values(name) else []
     )
     several = any(dot.spread for dot in dots)
     chart = DotChart(

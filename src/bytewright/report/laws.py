@@ -11,7 +11,7 @@ from bytewright.laws.analysis import Analysis, FittedLaw, to_json
 from bytewright.laws.bootstrap import Estimate
 from bytewright.laws.isoflop import find_levels
 from bytewright.laws.law import LAW_FIELDS, SYMBOLS
-from bytewright.report.charts import Axis, Chart, Dot, DotChart, Reference, Series, format_value
+from bytewright.report.charts import Axis, Chart, Dot, DotChart, ReferenceLine, Series, format_value
 from bytewright.report.markdown import write_markdown
 from bytewright.report.page import Block, Cell, Figure, KeyFigures, Page, PageSection, Table, write_html
 from bytewright.storage import atomic
@@ -205,7 +205,7 @@ def _loss_figures(analysis: Analysis) -> list[Block]:
         x=Axis("parameters N", log=True),
         y=Axis(f"loss, {points.unit}"),
         series=series,
-        references=[] if points.floor is None else [Reference("true E", points.floor)],
+        references=[] if points.floor is None else [ReferenceLine("true E", points.floor)],
         ordered=True,
     )
     by_tokens = Chart(
@@ -287,7 +287,7 @@ def _recovery_blocks(analysis: Analysis) -> list[Block]:
         description="E as each procedure estimates it, with its interval",
         value=Axis(f"E, {analysis.points.unit}", limits=_choose_limits(dots, floor)),
         dots=dots,
-        references=[] if floor is None else [Reference("true E", floor)],
+        references=[] if floor is None else [ReferenceLine("true E", floor)],
     )
     caption = "Bars are intervals over seeds; long ones leave the chart."
     return [Figure(chart, caption), table_of_recovery(analysis)]
@@ -315,6 +315,6 @@ def _residual_figure(analysis: Analysis) -> Figure:
         x=Axis("FLOPs", log=True),
         y=Axis("ln (measured / fitted)"),
         series=[series(fit) for fit in analysis.fits],
-        references=[Reference("", 0.0)],
+        references=[ReferenceLine("", 0.0)],
     )
     return Figure(chart, "A trend over compute means that the law does not have the right form.")

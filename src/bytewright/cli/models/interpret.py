@@ -27,7 +27,7 @@ Number = Annotated[int | None, options.arg("INT")]
 
 
 @dataclass(frozen=True, kw_only=True)
-class _OfModel:
+class _ModelCommand:
     """The options of all four commands."""
 
     path: options.RunPath
@@ -46,7 +46,7 @@ class _OfModel:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShowNextTokens(_OfModel):
+class ShowNextTokens(_ModelCommand):
     """Print the most probable next tokens after a prompt, without temperature or filters.
 
     If the run was trained on the storybook, the true probabilities of its grammar are printed too, unless no
@@ -106,7 +106,7 @@ class ShowNextTokens(_OfModel):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TokenLosses(_OfModel):
+class TokenLosses(_ModelCommand):
     """Print the loss of every token of a text: -ln of the probability that the model gave it.
 
     The text is scored as a document of a corpus: after <|endoftext|> and a line break. A text longer than the
@@ -158,7 +158,7 @@ class TokenLosses(_OfModel):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShowAttention(_OfModel):
+class ShowAttention(_ModelCommand):
     """Print which earlier tokens each attention head weights, by the reference attention.
 
     Without --layer and --head, print one line per head. It has the mean weights on the token itself, on the
@@ -201,7 +201,7 @@ class ShowAttention(_OfModel):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShowLens(_OfModel):
+class ShowLens(_ModelCommand):
     """Print what the model would predict if it ended after each layer (the logit lens).
 
     One row per token of the prompt, one column per layer: the most probable next token after it. The last

@@ -33,7 +33,7 @@ TEXT = DerivedChoice(kind="text", rule="text", start=0, end=0, weight=1, total=1
 
 
 @dataclass
-class Row:
+class ExcessRow:
     """The sums over the choices with one value of a property."""
 
     num_choices: int = 0
@@ -47,12 +47,12 @@ class Row:
         return self.model_bits - self.true_bits
 
 
-Table = dict[str, Row]
+ExcessTable = dict[str, ExcessRow]
 
 
-def add_rows(rows: Iterable[Row]) -> Row:
+def add_rows(rows: Iterable[ExcessRow]) -> ExcessRow:
     """Return the sums of rows."""
-    total = Row()
+    total = ExcessRow()
     for row in rows:
         total.num_choices += row.num_choices
         total.num_tokens += row.num_tokens
@@ -88,9 +88,9 @@ PROPERTIES: dict[str, Callable[[DerivedChoice], str]] = {
 class ExcessReport:
     """The tables over all documents by the name of the property."""
 
-    tables: dict[str, Table]
+    tables: dict[str, ExcessTable]
 
-    def total(self, name: str = "kind") -> Row:
+    def total(self, name: str = "kind") -> ExcessRow:
         """Return the sums over the rows of a table."""
         return add_rows(self.tables[name].values())
 
@@ -122,7 +122,7 @@ def account_excess(
     token_bytes: Int64[np.ndarray, " vocab"],
 ) -> ExcessReport:
     """Return the tables of documents, given the ids and the bits of their tokens, the end token included."""
-    tables: dict[str, Table] = {name: {} for name in PROPERTIES}
+    tables: dict[str, ExcessTable] = {name: {} for name in PROPERTIES}
     for (text, derivation), ids, token_bits in zip(documents, tokens, bits, strict=True):
         groups = [list(group) for _, group in groupby(derivation.choices, key=lambda choice: choice.start)]
         owners = find_owners(text, groups, ids, token_bytes)
@@ -131,7 +131,7 @@ def account_excess(
         for number, group in enumerate([[TEXT], *groups]):
             true_bits = sum(choice.bits for choice in group)
             for name, label in PROPERTIES.items():
-                row = tables[name].setdefault(label(group[0]), Row())
+                row = tables[name].setdefault(label(group[0]), ExcessRow())
                 row.num_choices += group[0] is not TEXT
                 row.num_tokens += int(num_tokens[number])
                 row.true_bits += true_bits
@@ -139,7 +139,7 @@ def account_excess(
     return ExcessReport({name: _sort_rows(name, table) for name, table in tables.items()})
 
 
-def _sort_rows(name: str, table: Table) -> Table:
+def _sort_rows(name: str, table: ExcessTable) -> ExcessTable:
     """Order rows by their number, or by their excess if the labels are names."""
     if name in ("kind", "rule"):
         return dict(sorted(table.items(), key=lambda item: -item[1].excess))
