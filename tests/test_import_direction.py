@@ -31,7 +31,7 @@ ORDER = {
         part_check console costs recorder resume_policy initial_weights ranks loop start
     """),
     "bytewright.experiments": _names("""
-        records evaluation corpora groups results inputs sweep_file listing sweep plan execute
+        records evaluation corpora groups results inputs axis_values sweep_file listing sweep plan execute
     """),
     "bytewright.experiments.evaluation": _names("stories token_eval world_eval story_eval"),
     "bytewright.account": _names("""

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from bytewright.errors import BytewrightError, UsageError
+from bytewright.experiments.axis_values import expand_axis
 from bytewright.experiments.plan import with_data
 from bytewright.experiments.sweep import Sweep, read_sweep
-from bytewright.experiments.sweep_file import expand_axis, read_sweep_file
+from bytewright.experiments.sweep_file import read_sweep_file
 from bytewright.shipped_recipes import find_recipe
 from bytewright.storage.config_reader import build
 from bytewright.train.config import DataConfig
