@@ -185,7 +185,7 @@ class AccountFor:
         from bytewright.model import ModelConfig
 
         fields = [field.name for field in dataclasses.fields(ModelConfig)]
-        changes = {name: getattr(self, name) for name in fields if getattr(self, name, None) is not None}
+        changes = _given(**{name: getattr(self, name, None) for name in fields})
         if self.parameters is not None:
             return propose_shape(self.parameters, **changes), None
         if self.config is None:
@@ -237,34 +237,31 @@ class AccountFor:
                 batch_size=1,
                 precision="bf16" if on_gpu else "fp32",
             )
-        # Each rank computes at least one part.
-        is_shared = self.ranks > 1 and plan.accumulate == 1
-        parallel: dict[str, Any] = {"strategy": self.strategy, "reduction": self.reduction}
-        given_parallel = {name: value for name, value in parallel.items() if value is not None}
-        batch_size = self.ranks if is_shared and plan.batch_size == 1 else None
-        accumulate = self.ranks if is_shared else None
-        changes: dict[str, Any] = {
-            "batch_size": batch_size if self.batch is None else self.batch,
-            "accumulate": accumulate if self.accumulate is None else self.accumulate,
-            "parallel": dataclasses.replace(plan.parallel, **given_parallel) if given_parallel else None,
-            "compile": self.compile,
-            "precision": "fp32" if self.precision == "tf32" else self.precision,
-            "optimizer": self.optimizer and dataclasses.replace(plan.optimizer, name=self.optimizer),
-            "budget": None if self.tokens is None else BudgetConfig(tokens=int(self.tokens)),
-        }
-        given = {name: value for name, value in changes.items() if value is not None}
-        plan = dataclasses.replace(plan, model=model, **given)
+        changes: dict[str, Any] = {}
+        if self.ranks > 1 and plan.accumulate == 1:  # each rank computes at least one part
+            changes["accumulate"] = self.ranks
+            if plan.batch_size == 1:
+                changes["batch_size"] = self.ranks
+        changes |= _given(
+            batch_size=self.batch,
+            accumulate=self.accumulate,
+            compile=self.compile,
+            precision="fp32" if self.precision == "tf32" else self.precision,
+            optimizer=self.optimizer and dataclasses.replace(plan.optimizer, name=self.optimizer),
+            budget=None if self.tokens is None else BudgetConfig(tokens=int(self.tokens)),
+        )
+        parallel = dataclasses.replace(
+            plan.parallel, **_given(strategy=self.strategy, reduction=self.reduction)
+        )
+        plan = dataclasses.replace(plan, model=model, parallel=parallel, **changes)
         setup = training_setup(plan, device, torch.device("cuda" if on_gpu else "cpu"))
-        num_tokens = int(self.tokens) if self.tokens else setup.num_tokens if has_budget else 0
-        rate = self.precision or plan.precision
         return dataclasses.replace(
             setup,
-            num_tokens=num_tokens,
-            rate=rate,
+            num_tokens=int(self.tokens) if self.tokens else setup.num_tokens if has_budget else 0,
+            rate=self.precision or plan.precision,
             mfu=self.mfu,
             num_ranks=self.ranks,
-            strategy=plan.parallel.strategy,
-            reduction=plan.parallel.reduction,
+            strategy=parallel.strategy,
         )
 
     def _check_family_options(self) -> None:
@@ -290,6 +287,11 @@ class AccountFor:
         names = ("model", "context_length", "forward", "shares")
         values = [(row.name, row.context_length, row.flops.forward, dict(row.shares())) for row in rows]
         print(json.dumps([dict(zip(names, figures, strict=True)) for figures in values]))
+
+
+def _given(**values: Any) -> dict[str, Any]:
+    """Return the values of options that are given."""
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _would_use_gpu(plan: TrainConfig | None) -> bool:
