@@ -3,11 +3,12 @@
     python benchmarks/serving.py runs/tiny                            # 1, 8, 32 and 128 clients, 30 s each
     python benchmarks/serving.py runs/tiny --only bytewright --clients 1 8 --seconds 5
 
-The load generator is locust (pip install locust), in a process of its own. Every client sends one request
-after another: a prompt of `--prompt-tokens` tokens, `--new-tokens` greedy tokens, as a stream. The table
-shows tokens per second, the time until the first token and the time between tokens (p50, p99). llama.cpp gets
-the run as GGUF in F32, and transformers as a Llama in float32; a server whose package is missing is skipped.
-All servers use the same number of threads, one after the other. Use an otherwise idle machine.
+Install locust, 'llama-cpp-python[server]' and 'transformers[serving]'; a server whose package is missing is
+skipped. locust generates the load in a process of its own. Every client sends one request after another: a
+prompt of `--prompt-tokens` tokens, `--new-tokens` greedy tokens, as a stream. The table shows tokens per
+second, the time until the first token and the time between tokens (p50, p99). llama.cpp gets the run as GGUF
+in F32, and transformers as a Llama in float32. All servers use the same number of threads, one after the
+other. Use an otherwise idle machine.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def main() -> None:
                 continue
             for num_clients in arguments.clients:
                 with running(command, arguments) as url:
-                    figures = send_load(url, name, prompt, num_clients, arguments, Path(folder))
+                    figures = send_load(url, prompt, num_clients, arguments, Path(folder))
                 rows.append({"server": name, "clients": num_clients, **figures})
                 console.print(rows[-1])
     print_table(console, rows)
@@ -124,7 +125,9 @@ def command_of(name: str, arguments: argparse.Namespace, folder: Path) -> Sequen
 @contextlib.contextmanager
 def running(command: Sequence[str], arguments: argparse.Namespace) -> Iterator[str]:
     """Start a server, wait until it accepts connections and answers, and stop it at the end."""
-    environment = {**os.environ, "OMP_NUM_THREADS": str(arguments.threads)}
+    hub = Path(tempfile.gettempdir(), "bytewright-empty-hub")  # transformers lists the models of this folder
+    hub.mkdir(exist_ok=True)
+    environment = {**os.environ, "OMP_NUM_THREADS": str(arguments.threads), "HF_HUB_CACHE": str(hub)}
     process = subprocess.Popen(command, env=environment, start_new_session=True)
     url = f"http://127.0.0.1:{arguments.port}"
     try:
@@ -160,7 +163,7 @@ def wait_until_closed(port: int) -> None:
 
 
 def send_load(
-    url: str, name: str, prompt: str, num_clients: int, arguments: argparse.Namespace, folder: Path
+    url: str, prompt: str, num_clients: int, arguments: argparse.Namespace, folder: Path
 ) -> dict[str, Any]:
     """Run locust against a server and return its figures."""
     with urllib.request.urlopen(f"{url}/v1/models", timeout=60) as response:
@@ -170,7 +173,6 @@ def send_load(
         "model": models[0]["id"] if models else str(folder / "hf"),
         "prompt": prompt,
         "max_tokens": arguments.new_tokens,
-        "is_chat": name == "transformers",
         "result": str(result),
         "warm_up": min(5, arguments.seconds / 4),
     }
