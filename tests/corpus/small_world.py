@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from decimal import Decimal
 
 from bytewright.corpus.worldbook import Derivation, Worldbook
-from bytewright.corpus.worldbook.choices import Distribution
+from bytewright.corpus.worldbook.choices import Between, Distribution, LexiconWord, Someone, Weighted
 from bytewright.corpus.worldbook.derivation import DerivationBuilder
 from bytewright.corpus.worldbook.notation import read_world_grammar
 from bytewright.corpus.worldbook.world import World
@@ -67,6 +67,20 @@ rule sums
 SMALL = Worldbook(World(seed=5, exponent=Decimal("0.7"), num_people=3), read_world_grammar(TEXT))
 
 
+def list_outcomes(distribution: Distribution) -> list[int]:
+    """Return all outcomes that have a weight."""
+    match distribution:
+        case Weighted():
+            return [number for number, weight in enumerate(distribution.weights) if weight]
+        case LexiconWord(lexicon, _, excluded):
+            return [number for number in range(len(lexicon.words)) if number not in excluded]
+        case Someone(world, excluded_rank):
+            return [rank for rank in range(1, world.num_people + 1) if rank != excluded_rank]
+        case Between(low, high):
+            return list(range(low, high + 1))
+    raise AssertionError(distribution)
+
+
 class EnumeratingBuilder(DerivationBuilder):
     """Follows given outcomes and takes the first outcome of each further choice."""
 
@@ -78,7 +92,7 @@ class EnumeratingBuilder(DerivationBuilder):
         self.text = ""
 
     def select(self, kind: str, distribution: Distribution) -> int:
-        outcomes = list(distribution.outcomes())
+        outcomes = list_outcomes(distribution)
         number = len(self.taken)
         outcome = self.path[number] if number < len(self.path) else outcomes[0]
         self.taken.append((outcome, outcomes))

@@ -1,15 +1,15 @@
 """The kinds of choices: distributions with integer weights whose outcomes can be drawn and recognised.
 
-Each distribution draws an outcome, recognises the outcome in a text, and lists all outcomes. It states the
-probability of an outcome as a ratio of integers. Drawing and recognising are inverse to each other. So one
-machine generates documents and parses them, and both state the same ratios.
+Each distribution draws an outcome, recognises the outcome in a text, and states its probability as a ratio of
+integers. Drawing and recognising are inverse to each other. So one machine generates documents and parses
+them, and both state the same ratios.
 """
 
 from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Protocol
@@ -36,23 +36,33 @@ class Distribution(Protocol):
     def text(self, outcome: int) -> str:
         """Return the text of an outcome; it is empty if a rule writes it."""
 
-    def outcomes(self) -> Iterator[int]:
-        """Yield all outcomes that have a weight."""
 
+class Weighted:
+    """A choice among the positions of a list of weights; subclasses recognise the outcome in a text."""
 
-class Options:
-    """A choice among alternatives, which the literal texts at their beginnings show."""
+    __slots__ = ("cumulative", "weights")
 
-    __slots__ = ("cumulative", "firsts", "weights")
-
-    def __init__(self, firsts: Sequence[tuple[str, ...]], weights: Sequence[int]) -> None:
-        self.firsts = firsts
+    def __init__(self, weights: Sequence[int]) -> None:
         self.weights = weights
         self.cumulative = list(accumulate(weights))
 
     def draw(self, below: Below) -> int:
-        """Return the number of an alternative."""
+        """Return a position."""
         return bisect_right(self.cumulative, below(self.cumulative[-1]))
+
+    def ratio(self, outcome: int) -> tuple[int, int]:
+        """Return weight and sum of weights."""
+        return self.weights[outcome], self.cumulative[-1]
+
+
+class Options(Weighted):
+    """A choice among alternatives, which the literal texts at their beginnings show."""
+
+    __slots__ = ("firsts",)
+
+    def __init__(self, firsts: Sequence[tuple[str, ...]], weights: Sequence[int]) -> None:
+        super().__init__(weights)
+        self.firsts = firsts
 
     def recognise(self, text: str, at: int) -> int | None:
         """Return the alternative that begins like the text."""
@@ -61,17 +71,49 @@ class Options:
                 return number
         return None
 
-    def ratio(self, outcome: int) -> tuple[int, int]:
-        """Return weight and sum of weights."""
-        return self.weights[outcome], self.cumulative[-1]
-
     def text(self, outcome: int) -> str:
         """Return nothing: the alternative writes its own text."""
         return ""
 
-    def outcomes(self) -> Iterator[int]:
-        """Yield the alternatives."""
-        return (number for number, weight in enumerate(self.weights) if weight)
+
+class Recent(Weighted):
+    """One of the things in play; the outcome is the position in `things`, the last mentioned one first."""
+
+    __slots__ = ("form", "lexicon", "things")
+
+    def __init__(self, lexicon: Lexicon, form: Form, things: Sequence[int], weights: Sequence[int]) -> None:
+        super().__init__(weights[: len(things)])
+        self.lexicon = lexicon
+        self.form: Form = form
+        self.things = things
+
+    def recognise(self, text: str, at: int) -> int | None:
+        """Return the position of the thing in the text."""
+        number = self.lexicon.find(self.form, text, at)
+        return self.things.index(number) if number in self.things else None
+
+    def text(self, outcome: int) -> str:
+        """Return the thing in its form."""
+        return self.lexicon.forms[self.form][self.things[outcome]]
+
+
+class SectionEnd(Weighted):
+    """Whether another section follows (1, with the weight `go`) or the document ends (0)."""
+
+    __slots__ = ()
+
+    def __init__(self, stop: int, go: int) -> None:
+        super().__init__((stop, go))
+
+    def recognise(self, text: str, at: int) -> int | None:
+        """Return 0 at the end of the text, and 1 before another section."""
+        if at == len(text):
+            return 0
+        return 1 if self.weights[1] and text.startswith(SECTION_BREAK, at) else None
+
+    def text(self, outcome: int) -> str:
+        """Return the break between two sections, or nothing."""
+        return SECTION_BREAK if outcome else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,44 +145,6 @@ class LexiconWord:
     def text(self, outcome: int) -> str:
         """Return the word in its form."""
         return self.lexicon.forms[self.form][outcome]
-
-    def outcomes(self) -> Iterator[int]:
-        """Yield all words that are not excluded."""
-        return (number for number in range(len(self.lexicon.words)) if number not in self.excluded)
-
-
-@dataclass(frozen=True, slots=True)
-class Recent:
-    """One of the things in play; the probability falls as 1 / position in the order of last mention."""
-
-    lexicon: Lexicon
-    form: Form
-    things: Sequence[int]
-    """The numbers of the things; the one that was mentioned last comes first."""
-    weights: Sequence[int]
-    """The weight of each position."""
-
-    def draw(self, below: Below) -> int:
-        """Return the position of a thing."""
-        cumulative = list(accumulate(self.weights[: len(self.things)]))
-        return bisect_right(cumulative, below(cumulative[-1]))
-
-    def recognise(self, text: str, at: int) -> int | None:
-        """Return the position of the thing in the text."""
-        number = self.lexicon.find(self.form, text, at)
-        return self.things.index(number) if number in self.things else None
-
-    def ratio(self, outcome: int) -> tuple[int, int]:
-        """Return weight and sum of weights."""
-        return self.weights[outcome], sum(self.weights[: len(self.things)])
-
-    def text(self, outcome: int) -> str:
-        """Return the thing in its form."""
-        return self.lexicon.forms[self.form][self.things[outcome]]
-
-    def outcomes(self) -> Iterator[int]:
-        """Yield all positions."""
-        return iter(range(len(self.things)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,10 +182,6 @@ class Someone:
         """Return the name."""
         return spell_name(self.world.number_of(outcome))
 
-    def outcomes(self) -> Iterator[int]:
-        """Yield all ranks."""
-        return (rank for rank in range(1, self.world.num_people + 1) if rank != self.excluded)
-
 
 @dataclass(frozen=True, slots=True)
 class Between:
@@ -206,37 +206,3 @@ class Between:
     def text(self, outcome: int) -> str:
         """Return the digits."""
         return str(outcome)
-
-    def outcomes(self) -> Iterator[int]:
-        """Yield all numbers."""
-        return iter(range(self.low, self.high + 1))
-
-
-@dataclass(frozen=True, slots=True)
-class SectionEnd:
-    """Whether another section follows (1) or the document ends (0)."""
-
-    stop: int
-    go: int
-
-    def draw(self, below: Below) -> int:
-        """Return 0 or 1."""
-        return int(below(self.stop + self.go) >= self.stop)
-
-    def recognise(self, text: str, at: int) -> int | None:
-        """Return 0 at the end of the text, and 1 before another section."""
-        if at == len(text):
-            return 0
-        return 1 if self.go and text.startswith(SECTION_BREAK, at) else None
-
-    def ratio(self, outcome: int) -> tuple[int, int]:
-        """Return weight and sum of weights."""
-        return (self.go if outcome else self.stop), self.stop + self.go
-
-    def text(self, outcome: int) -> str:
-        """Return the break between two sections, or nothing."""
-        return SECTION_BREAK if outcome else ""
-
-    def outcomes(self) -> Iterator[int]:
-        """Yield the outcomes that have a weight."""
-        return iter((0, 1) if self.go else (0,))
