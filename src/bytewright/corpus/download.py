@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import gzip
 import hashlib
 import http.client
 import io
@@ -23,12 +22,12 @@ import shutil
 import time
 import urllib.error
 import urllib.request
-import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from bytewright.corpus.file_formats import read_blocks
 from bytewright.errors import BytewrightError, FormatError, StorageError, UsageError
 from bytewright.storage import atomic, filesystem
 from bytewright.storage.manifest import Entry
@@ -150,8 +149,8 @@ def _gunzip(packed: Path, target: Path, expected: Entry, progress: DownloadProgr
     """Decompress a gzip file to `target`, which appears only if size and checksum match."""
     _require_space(target, expected.num_bytes)
     digest, done = hashlib.sha256(), 0
-    with gzip.open(packed) as source, atomic.write_stream(target) as out:
-        for block in _blocks(source, packed):
+    with filesystem.open_to_read(packed) as source, atomic.write_stream(target) as out:
+        for block in read_blocks(source, packed, ".gz"):
             digest.update(block)
             out.write(block)
             done += len(block)
@@ -163,14 +162,6 @@ def _gunzip(packed: Path, target: Path, expected: Entry, progress: DownloadProgr
                 f" expected {expected.num_bytes} bytes with {expected.sha256[:12]}…"
             )
             raise FormatError(message, path=packed, expected=expected, found=found)
-
-
-def _blocks(source: gzip.GzipFile, packed: Path) -> Iterator[bytes]:
-    try:
-        while block := source.read(4 * BLOCK):
-            yield block
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise FormatError.at(packed, f"invalid gzip data ({error})", expected="gzip") from None
 
 
 def download(
