@@ -223,17 +223,9 @@ class Continuations:
         """Return the variables that writing a part can narrow: those it reads and their ancestors."""
         relevant = self._ancestors.get(id(part))
         if relevant is None:
-            waiting = [part.variable] if isinstance(part, Mention) else list(self._guarded_by(part))
-            found: set[int] = set()
-            while waiting:
-                number = waiting.pop()
-                found.add(number)
-                waiting += self.grammar.variables[number].depends_on
-            relevant = self._ancestors[id(part)] = tuple(sorted(found))
+            read = (part.variable,) if isinstance(part, Mention) else self.grammar.rules[part.rule].depends_on
+            relevant = self._ancestors[id(part)] = tuple(self.grammar.with_ancestors(read))
         return relevant
-
-    def _guarded_by(self, call: Call) -> tuple[int, ...]:
-        return self.grammar.rules[call.rule].depends_on
 
     # Facts: the plot as far as it is decided
 

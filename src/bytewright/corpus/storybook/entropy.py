@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from bytewright.corpus.storybook.grammar import Call, Choice, Mention, Parts, StoryGrammar, Variable
+from bytewright.corpus.storybook.grammar import Choice, Mention, Parts, StoryGrammar, Variable, calls_of
 
 Variables = tuple[int, ...]
 Table = Mapping[tuple[int, ...], float]
@@ -83,7 +83,7 @@ class _Calculation:
         return self._joints[wanted]
 
     def _eliminate(self, wanted: Variables) -> Table:
-        needed = self._with_ancestors(wanted)
+        needed = self.grammar.with_ancestors(wanted)
         table: dict[tuple[int, ...], float] = {(): 1.0}
         kept: Variables = ()
         for position, number in enumerate(needed):
@@ -102,16 +102,6 @@ class _Calculation:
             table, kept = wider, now
         assert kept == wanted, "both are sorted"
         return table
-
-    def _with_ancestors(self, wanted: Iterable[int]) -> list[int]:
-        needed: set[int] = set()
-        waiting = list(wanted)
-        while waiting:
-            number = waiting.pop()
-            if number not in needed:
-                needed.add(number)
-                waiting += self.grammar.variables[number].depends_on
-        return sorted(needed)
 
     def _visit(self, name: str, path: Variables, reach: Table) -> None:
         """Add the means of a rule; `reach` is the probability of its use, given the `path` variables."""
@@ -147,7 +137,7 @@ class _Calculation:
         """Return the mean of (reached) x (bytes of the mention)."""
         number = mention.variable
         lengths = [len(form.encode()) for form in mention.forms]
-        apart = number not in variables and not any(number in self._with_ancestors([k]) for k in variables)
+        apart = number not in self.grammar.with_ancestors(variables)
         variable = self.grammar.variables[number]
         # Given its parents, a variable without descendants among `variables` is independent of them. So its
         # mean length can be computed first, which matters for names with thousands of values.
@@ -170,12 +160,8 @@ class _Calculation:
         @functools.cache
         def depends(name: str) -> bool:
             rule = self.grammar.rules[name]
-            return bool(rule.depends_on) or any(
-                depends(part.rule)
-                for option in rule.alternatives
-                for part in option.parts
-                if isinstance(part, Call)
-            )
+            calls = [called for option in rule.alternatives for called in calls_of(option.parts)]
+            return bool(rule.depends_on) or any(map(depends, calls))
 
         return {name: depends(name) for name in self.grammar.rules}
 

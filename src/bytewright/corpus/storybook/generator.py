@@ -90,9 +90,8 @@ class StoryGenerator:
         """Return one story."""
         draw = self._draws(seed, index)
         plot, plot_bits = self._draw_plot(draw)
-        pieces: list[str] = []
-        bits = self._word(self._start, plot, draw, pieces.append)
-        return Story("".join(pieces), plot_bits + bits, self.grammar.named(plot))
+        text, bits = self._write(plot, draw)
+        return Story(text, plot_bits + bits, self.grammar.named(plot))
 
     def stories(self, seed: int, split: Split | None = None) -> Iterator[Story]:
         """Yield stories without end: all of them, or those of one split."""
@@ -111,13 +110,16 @@ class StoryGenerator:
         for index in indices:
             draw = self._draws(seed, index)
             plot, plot_bits = self._draw_plot(draw)
-            if self.split_of_plot(plot) != split:
-                continue
-            pieces: list[str] = []
-            bits = self._word(self._start, plot, draw, pieces.append)
-            pieces.append(SEPARATOR)
-            lines.append(("".join(pieces).encode(), plot_bits + bits))
+            if self.split_of_plot(plot) == split:
+                text, bits = self._write(plot, draw)
+                lines.append((f"{text}{SEPARATOR}".encode(), plot_bits + bits))
         return lines
+
+    def _write(self, plot: Plot, draw: Callable[[], int]) -> tuple[str, float]:
+        """Return the text of a plot, and the bits of its wording."""
+        pieces: list[str] = []
+        bits = self._word(self._start, plot, draw, pieces.append)
+        return "".join(pieces), bits
 
     def _draws(self, seed: int, index: int) -> Callable[[], int]:
         stream = self._stream
@@ -136,10 +138,8 @@ class StoryGenerator:
 
     def split_of_plot(self, plot: Plot) -> Split:
         """Return the split of all stories with a plot."""
-        values = [
-            variable.values[value] for variable, value in zip(self.grammar.variables, plot, strict=True)
-        ]
-        digest = hashlib.blake2b("\n".join(values).encode(), key=SPLIT_KEY, digest_size=8).digest()
+        values = "\n".join(self.grammar.named(plot).values())
+        digest = hashlib.blake2b(values.encode(), key=SPLIT_KEY, digest_size=8).digest()
         return "validation" if int.from_bytes(digest) < VALIDATION_SHARE * 2**64 else "train"
 
     def _word(

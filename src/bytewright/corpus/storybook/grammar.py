@@ -128,16 +128,24 @@ class StoryGrammar:
             for variable, value in zip(self.variables, plot, strict=True)
         }
 
+    def with_ancestors(self, numbers: Iterable[int]) -> list[int]:
+        """Return variables, and all variables on which their values depend, in the order of drawing."""
+        found: set[int] = set()
+        waiting = list(numbers)
+        while waiting:
+            number = waiting.pop()
+            if number not in found:
+                found.add(number)
+                waiting += self.variables[number].depends_on
+        return sorted(found)
+
     @functools.cached_property
     def max_choices(self) -> int:
         """The largest number of choices in a story, including those of its plot."""
 
         @functools.cache
         def most(rule: str) -> int:
-            return 1 + max(
-                sum(most(part.rule) for part in option.parts if isinstance(part, Call))
-                for option in self.rules[rule].alternatives
-            )
+            return 1 + max(sum(map(most, calls_of(option.parts))) for option in self.rules[rule].alternatives)
 
         return len(self.variables) + most(self.start)
 
