@@ -2,8 +2,9 @@
 
 `open_cluster` connects to a Dask scheduler, or starts Dask workers on this machine. Everything else works
 with any executor: a process pool, for example. `map_unordered` and `map_in_order` keep a bounded number of
-tasks pending, which bounds the memory for results. Dask runs the tasks of a lost worker again. Errors of the
-cluster become `ClusterError`: one sentence with the remedy.
+tasks pending, which bounds the memory for results. `map_in_processes` starts its own worker processes, which
+end with this process, even if it is killed. Dask runs the tasks of a lost worker again. Errors of the cluster
+become `ClusterError`: one sentence with the remedy.
 
 Dask sends pickled functions over its network connections. Only connect to clusters that you trust.
 """
@@ -14,7 +15,11 @@ import contextlib
 import functools
 import importlib
 import logging
+import multiprocessing
+import os
 import re
+import signal
+import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import (
@@ -23,6 +28,7 @@ from concurrent.futures import (
     CancelledError,
     Executor,
     Future,
+    ProcessPoolExecutor,
     wait,
 )
 from itertools import islice
@@ -233,3 +239,60 @@ def _explain(error: Exception) -> ClusterError | None:
             message = f"the Dask cluster failed ({first_line(each)}); check it, and run the command again"
             return ClusterError(message, key="cluster")
     return None
+
+
+# Worker processes on this machine
+
+
+def map_in_processes(
+    function: Callable[[Work], Result], work: Iterable[Work], num_workers: int
+) -> Generator[Result, None, None]:
+    """Yield the results of a function in the order of `work`; one worker means this process.
+
+    Close the generator to end the workers early (`contextlib.closing`).
+
+    >>> list(map_in_processes(len, ["a", "bcd"], num_workers=1))
+    [1, 3]
+    """
+    if num_workers == 1:
+        yield from map(function, work)
+        return
+    # Start new interpreters: forking a process that has threads, as torch does, can deadlock.
+    context = multiprocessing.get_context("spawn")
+    executor = _WorkerProcesses(num_workers, context, initializer=_end_with_parent)
+    try:
+        with contextlib.closing(map_in_order(executor, function, work, num_workers=num_workers)) as results:
+            yield from results
+    finally:
+        executor.shutdown(cancel_futures=True)
+
+
+class _WorkerProcesses(ProcessPoolExecutor):
+    """A process pool whose workers ignore SIGINT and SIGTERM: this process handles them and ends its workers.
+
+    Both can be sent to a whole process group. A worker that ended while it was sending a result would leave
+    the executor waiting for the rest of it.
+    """
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Schedule a call; the first one starts the workers, which inherit the signal mask."""
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT, signal.SIGTERM])
+        try:
+            return super().submit(fn, *args, **kwargs)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _end_with_parent() -> None:
+    """Start a thread that ends this worker when its parent ends, even by SIGKILL.
+
+    The executor does not do this: its workers hold both ends of the task queue, so they never read its end.
+    """
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def wait() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()

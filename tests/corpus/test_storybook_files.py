@@ -21,8 +21,8 @@ from bytewright.corpus.storybook import (
     read_stories,
     write_stories,
 )
-from bytewright.corpus.storybook.files import map_in_processes
 from bytewright.errors import BytewrightError, FormatError, StorageError, UsageError
+from bytewright.executors import map_in_processes
 from conftest import HANG_SECONDS
 from rejection import rejects
 
@@ -90,7 +90,7 @@ def test_an_error_while_writing_leaves_no_file(tmp_path: Path) -> None:
 def test_stories_are_read_back_for_every_block_size(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int
 ) -> None:
-    monkeypatch.setattr("bytewright.corpus.storybook.files.BYTES_PER_READ", block)
+    monkeypatch.setattr("bytewright.corpus.books.BYTES_PER_READ", block)
     path = tmp_path / "stories.txt"
     path.write_text("One.\n<|endoftext|>\nTwo,\nzwölf.<|endoftext|><|endoftext|>\nBroken o")
     assert list(read_stories(path)) == ["One.", "Two,\nzwölf.", "", "Broken o"]
@@ -126,9 +126,7 @@ def test_check_file_finds_inconsistent_stories_and_copies_of_training_stories(tm
 def test_checking_with_two_workers_yields_the_same_report(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        "bytewright.corpus.storybook.files.BYTES_PER_READ", 10_000
-    )  # use workers for a small file
+    monkeypatch.setattr("bytewright.corpus.books.BYTES_PER_READ", 10_000)  # use workers for a small file
     write_stories(tmp_path / "a.txt", 100_000, seed=1)
     reports: list[int] = []
     report = check_story_file(

@@ -3,9 +3,9 @@
 Read `readers` first. It yields the documents of text, JSON Lines and Parquet files. `file_formats` recognises
 formats and decompresses files. `sources` finds the files that a user names, and `ranges` cuts them for the
 workers of a cluster. `text` writes documents as one plain text file, `stats` counts words and documents, and
-`download` fetches public corpora. `storybook` and `worldbook` generate text with known entropy, and
-`sections` reads the outline of their grammars. In text files `END_OF_TEXT` ends a document. Depends on
-`storage`.
+`download` fetches public corpora. `storybook` and `worldbook` generate text with known entropy. `books` reads
+and checks their files, and `sections` reads the outline of their grammars. In text files `END_OF_TEXT` ends
+a document. Depends on `storage`.
 """
 
 END_OF_TEXT = "<|endoftext|>"

@@ -7,7 +7,8 @@ from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 from importlib import resources
 
-from bytewright.corpus import END_OF_TEXT, SEPARATOR
+from bytewright.corpus import SEPARATOR
+from bytewright.corpus.books import bits_per_byte
 from bytewright.corpus.storybook.check import Checker, CheckReport
 from bytewright.corpus.storybook.continuations import Continuations
 from bytewright.corpus.storybook.entropy import StoryEntropy, compute_story_entropy
@@ -39,8 +40,8 @@ class Floor:
 
     @property
     def bits_per_byte(self) -> float:
-        """Bits per byte of the file; as in evaluations, end tokens have no bytes."""
-        return self.bits / max(1, self.file_bytes - self.num_stories * len(END_OF_TEXT))
+        """Bits per byte of the file."""
+        return bits_per_byte(self.bits, self.file_bytes, self.num_stories)
 
 
 class Storybook:

@@ -17,11 +17,11 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 
+from bytewright.corpus.books import CHARACTERS_SHOWN
 from bytewright.corpus.storybook.grammar import Call, Part, Parts, StoryGrammar
 from bytewright.corpus.storybook.parse import Facts, Parser, Step
 
 ENDS = frozenset(".!?")
-CHARACTERS_SHOWN = 30
 SENTENCES_REMEMBERED = 100_000
 
 

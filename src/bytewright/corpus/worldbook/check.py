@@ -12,26 +12,20 @@ import math
 import os
 import re
 from collections import Counter
-from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from typing import Literal
 
-from bytewright.corpus import SEPARATOR
+from bytewright.corpus.books import CHARACTERS_SHOWN, check_file, read_stories
 from bytewright.corpus.storybook import Storybook
-from bytewright.corpus.storybook.files import BYTES_PER_READ, KnownStories, map_in_processes, read_stories
 from bytewright.corpus.worldbook.book import Worldbook
 from bytewright.corpus.worldbook.derivation import LanguageError, ParsingBuilder
 from bytewright.corpus.worldbook.world import World
 from bytewright.formatting import Progress
-from bytewright.storage import atomic
-from bytewright.system import usable_cores
 
 FACTS = ("fact", "recall", "result")
 """Mentions that follow from the world, from the things before, or from a calculation."""
-CHARACTERS_SHOWN = 30
-DOCUMENTS_PER_TASK = 64
 DOCUMENTS_RECOGNISED = 20
 """How many texts decide which book a file is from: texts of a model may be wrong in places."""
 ANSWER = re.compile(r"(?:an? (?=[a-z]))?[A-Za-z]+|\d+")
@@ -134,21 +128,10 @@ def check_document_file(
     progress: Progress | None = None,
 ) -> WorldReport:
     """Check every document of a file; documents that also occur in the training file are copies."""
-    with atomic.explain("read", path):
-        size = os.path.getsize(path)
-    known = KnownStories(read_stories(training_path) if training_path is not None else ())
-    num_workers = min(num_workers, usable_cores()) if size > BYTES_PER_READ else 1
-    checks: list[DocumentCheck] = []
-    texts = read_stories(path)
-    tasks = iter(lambda: list(islice(texts, DOCUMENTS_PER_TASK)), [])
-    done = 0
-    with closing(map_in_processes(partial(_check_all, world), tasks, num_workers)) as results:
-        for checked in results:
-            checks += [replace(check, is_copy=text in known) for text, check in checked]
-            done += sum(len(text.encode()) + len(SEPARATOR) for text, _ in checked)
-            if progress:
-                progress(min(done, size), size)
-    return WorldReport(documents=tuple(checks))
+    checks = check_file(
+        path, partial(_check, world), training_path=training_path, num_workers=num_workers, progress=progress
+    )
+    return WorldReport(documents=checks)
 
 
 @functools.lru_cache(maxsize=4)
@@ -156,8 +139,8 @@ def _book_of(world: World) -> Worldbook:
     return Worldbook(world)
 
 
-def _check_all(world: World, texts: list[str]) -> list[tuple[str, DocumentCheck]]:
-    return [(text, check_document(_book_of(world), text)) for text in texts]
+def _check(world: World, text: str) -> DocumentCheck:
+    return check_document(_book_of(world), text)
 
 
 class _LenientBuilder(ParsingBuilder):

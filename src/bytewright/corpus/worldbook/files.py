@@ -21,7 +21,8 @@ from decimal import Decimal, InvalidOperation
 from importlib import resources
 from itertools import count
 
-from bytewright.corpus import END_OF_TEXT, SEPARATOR
+from bytewright.corpus import SEPARATOR
+from bytewright.corpus.books import bits_per_byte
 from bytewright.corpus.worldbook.book import GRAMMAR_FILE, SPLITS, Split, Worldbook
 from bytewright.corpus.worldbook.world import MAX_PEOPLE, World
 from bytewright.errors import FormatError, wrong_value
@@ -56,11 +57,8 @@ class WorldManifest:
 
     @property
     def bits_per_byte(self) -> float:
-        """The floor: the expected minimum loss of any model on this file.
-
-        As in evaluations, predictions of end tokens count, but their bytes do not.
-        """
-        return self.bits / (self.num_bytes - self.num_documents * len(END_OF_TEXT.encode()))
+        """The floor: the expected minimum loss of any model on this file."""
+        return bits_per_byte(self.bits, self.num_bytes, self.num_documents)
 
     def to_plain(self) -> dict[str, object]:
         """Return the fields for a JSON document."""
