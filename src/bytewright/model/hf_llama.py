@@ -178,8 +178,7 @@ def llama_config(config: ModelConfig, end_of_text: int | None = None) -> dict[st
 def read_llama_config(file: Path) -> ModelConfig:
     """Read `config.json`; raise `FormatError` for settings that our model does not have."""
     root = Json.read(file)
-    if root.get("model_type").value != "llama":
-        raise root.get("model_type").error("'llama'")
+    root.get("model_type").expect("llama")
     for key, needed in (("hidden_act", "silu"), ("attention_bias", False), ("mlp_bias", False)):
         if root.get(key).value not in (needed, None):
             raise root[key].error(f"{needed!r}, the only supported value")
@@ -237,11 +236,7 @@ def _check_whole_rotation(json: Json) -> None:
 
 
 def _number(json: Json, default: float) -> float:
-    if json.value is None:
-        return default
-    if isinstance(json.value, bool) or not isinstance(json.value, int | float):
-        raise json.error("a number")
-    return float(json.value)
+    return default if json.value is None else json.as_number()
 
 
 def _optional_integer(json: Json, default: int) -> int:

@@ -216,8 +216,28 @@ def _(rows: Tensor, ids: Tensor, num_ids: int) -> Tensor:
     return rows.new_empty(num_ids, rows.shape[-1])
 
 
+class _Norm(Layer):
+    """A norm with a learned gain of each dimension."""
+
+    def __init__(
+        self, d_model: int, eps: float = EPSILON, device: DeviceLike = None, dtype: DType = None
+    ) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = Parameter(torch.empty(d_model, device=device, dtype=dtype))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Set all gains to 1."""
+        torch.nn.init.ones_(self.weight)
+
+    def extra_repr(self) -> str:
+        """Return the size for the module's repr."""
+        return str(len(self.weight))
+
+
 @norms.register("rmsnorm")
-class RMSNorm(Layer):
+class RMSNorm(_Norm):
     """`rms_norm` with a learned gain."""
 
     acts_per_position = True
@@ -251,45 +271,17 @@ class RMSNorm(Layer):
             textbook={"d": 1},
         )
 
-    def __init__(
-        self, d_model: int, eps: float = EPSILON, device: DeviceLike = None, dtype: DType = None
-    ) -> None:
-        super().__init__()
-        self.eps = eps
-        self.weight = Parameter(torch.empty(d_model, device=device, dtype=dtype))
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Set all gains to 1."""
-        torch.nn.init.ones_(self.weight)
-
-    def extra_repr(self) -> str:
-        """Return the size for the module's repr."""
-        return str(len(self.weight))
-
     def forward(self, x: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d"]:
         """Normalise the last dimension."""
         return rms_norm(x, self.weight, self.eps)
 
 
 @norms.register("layernorm")
-class LayerNorm(Layer):
+class LayerNorm(_Norm):
     """(x - mean(x)) / √(var(x) + ε) ⊙ g: `rms_norm` of the centred vector, with a learned gain, no bias."""
 
     acts_per_position = True
     no_llama_because = "a Llama normalises with RMSNorm"
-
-    def __init__(
-        self, d_model: int, eps: float = EPSILON, device: DeviceLike = None, dtype: DType = None
-    ) -> None:
-        super().__init__()
-        self.eps = eps
-        self.weight = Parameter(torch.empty(d_model, device=device, dtype=dtype))
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Set all gains to 1."""
-        torch.nn.init.ones_(self.weight)
 
     def forward(self, x: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d"]:
         """Normalise the last dimension."""

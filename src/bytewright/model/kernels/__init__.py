@@ -2,8 +2,9 @@
 
 Each kernel replaces several passes over memory by one. None uses atomics: the same input gives the same bits.
 The kernels of training are operators (`torch.ops.bytewright.…`) with their own gradient, which
-`torch.compile` accepts. The reference modules define their results. The modules of this package import
-Triton: call `on_gpu` or `supports` first, and use tensor operations if it returns False.
+`torch.compile` accepts; `register_fake` states the shapes of their results. The reference modules define
+their results. The modules of this package import Triton: call `on_gpu` or `supports` first, and use tensor
+operations if it returns False.
 """
 
 from __future__ import annotations

@@ -344,15 +344,7 @@ def rotary_attention_backward(
 
 
 @rotary_attention.register_fake
-def _(
-    qkv: Tensor,
-    cos: Tensor | None,
-    sin: Tensor | None,
-    num_heads: int,
-    kv_heads: int,
-    gains: Tensor | None = None,
-    eps: float = 0.0,
-) -> tuple[Tensor, Tensor]:
+def _(qkv, cos, sin, num_heads, kv_heads, gains=None, eps=0.0):
     batch, length, width = qkv.shape
     return (
         qkv.new_empty(batch, length, width // (num_heads + 2 * kv_heads) * num_heads),
@@ -361,23 +353,9 @@ def _(
 
 
 @rotary_attention_backward.register_fake
-def _(
-    dout: Tensor,
-    qkv: Tensor,
-    cos: Tensor | None,
-    sin: Tensor | None,
-    gains: Tensor | None,
-    out: Tensor,
-    lse: Tensor,
-    num_heads: int,
-    kv_heads: int,
-    eps: float,
-) -> tuple[Tensor, Tensor]:
+def _(dout, qkv, cos, sin, gains, out, lse, num_heads, kv_heads, eps):
     d_head = qkv.shape[-1] // (num_heads + 2 * kv_heads)
-    return (
-        qkv.new_empty(qkv.shape),
-        qkv.new_empty(num_heads + kv_heads, d_head, dtype=torch.float32),
-    )
+    return qkv.new_empty(qkv.shape), qkv.new_empty(num_heads + kv_heads, d_head, dtype=torch.float32)
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:

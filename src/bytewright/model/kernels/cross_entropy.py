@@ -152,14 +152,7 @@ def _with_aligned_logits(matrix: Tensor) -> Tensor:
 
 
 @total_cross_entropy.register_fake
-def _(
-    hidden: Tensor,
-    weight: Tensor,
-    targets: Tensor,
-    chunk_size: int,
-    wants_gradient: bool,
-    masked: bool = False,
-) -> tuple[Tensor, Tensor, Tensor]:
+def _(hidden, weight, targets, chunk_size, wants_gradient, masked=False):
     return (
         hidden.new_empty((), dtype=torch.float32),
         hidden.new_empty(hidden.shape if wants_gradient else 0),

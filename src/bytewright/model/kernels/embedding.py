@@ -105,12 +105,12 @@ def embed_backward(dout: Tensor, ids: Tensor, num_embeddings: int) -> Tensor:
 
 
 @embed.register_fake
-def _(weight: Tensor, ids: Tensor) -> Tensor:
+def _(weight, ids):
     return weight.new_empty(*ids.shape, weight.shape[-1])
 
 
 @embed_backward.register_fake
-def _(dout: Tensor, ids: Tensor, num_embeddings: int) -> Tensor:
+def _(dout, ids, num_embeddings):
     return dout.new_empty(num_embeddings, dout.shape[-1], dtype=torch.float32)
 
 

@@ -174,36 +174,16 @@ def rotate_heads_backward(
 
 
 @rotate_heads.register_fake
-def _(
-    qkv: Tensor,
-    gains: Tensor | None,
-    cos: Tensor | None,
-    sin: Tensor | None,
-    num_rotated: int,
-    d_head: int,
-    eps: float,
-) -> Tensor:
+def _(qkv, gains, cos, sin, num_rotated, d_head, eps):
     return qkv.new_empty(*qkv.shape[:2], num_rotated, d_head)
 
 
 @rotate_heads_backward.register_fake
-def _(
-    dq: Tensor,
-    dk: Tensor,
-    dv: Tensor,
-    qkv: Tensor | None,
-    gains: Tensor | None,
-    cos: Tensor | None,
-    sin: Tensor | None,
-    eps: float,
-) -> tuple[Tensor, Tensor]:
+def _(dq, dk, dv, qkv, gains, cos, sin, eps):
     batch, length, num_heads, d_head = dq.shape
     num_rotated = num_heads + dk.shape[2]
     width = (num_rotated + dv.shape[2]) * d_head
-    return (
-        dq.new_empty(batch, length, width),
-        dq.new_empty((num_rotated, d_head), dtype=torch.float32),
-    )
+    return dq.new_empty(batch, length, width), dq.new_empty((num_rotated, d_head), dtype=torch.float32)
 
 
 class SplitHeads(torch.autograd.Function):

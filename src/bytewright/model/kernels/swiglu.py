@@ -64,12 +64,12 @@ def silu_gate_backward(dout: Tensor, joined: Tensor) -> Tensor:
 
 
 @silu_gate.register_fake
-def _(joined: Tensor) -> Tensor:
+def _(joined):
     return joined.new_empty(*joined.shape[:-1], joined.shape[-1] // 2)
 
 
 @silu_gate_backward.register_fake
-def _(dout: Tensor, joined: Tensor) -> Tensor:
+def _(dout, joined):
     return joined.new_empty(joined.shape)
 
 
