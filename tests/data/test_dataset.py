@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 import numpy as np
@@ -9,9 +10,9 @@ import pytest
 from rich.console import Console
 
 from bytewright.data import dataset
-from bytewright.data.dataset import DatasetHash, ShardedIds, write_index
+from bytewright.data.dataset import ShardedIds, write_index
 from bytewright.data.sampler import TokenStore, WindowSampler, find_documents
-from bytewright.data.tokenfile import TokenFile, map_ids
+from bytewright.data.tokenfile import TokenFile, hash_ids, map_ids
 from bytewright.errors import FormatError, UsageError
 from bytewright.experiments.corpora import token_digests
 from bytewright.train import Run, resume, train
@@ -21,11 +22,11 @@ from runs import RECIPE, digest, make_config, make_ids, write_tokens
 
 def write_dataset(folder: Path, ids: np.ndarray, cuts: list[int]) -> Path:
     """Write ids as a dataset that is cut at these positions."""
-    shards, whole = [], DatasetHash()
+    shards, whole = [], hashlib.sha256()
     for number, part in enumerate(np.split(ids, cuts)):
         path = write_tokens(folder / f"tokens-{number}.npy", part)
         shards.append((path.name, TokenFile.open(path).manifest))
-        whole.add(map_ids(path))
+        hash_ids(map_ids(path), whole)
     write_index(folder, shards, whole.hexdigest())
     return folder
 
@@ -76,7 +77,7 @@ def test_the_manifest_is_that_of_one_file(sharded: TokenFile, ids: np.ndarray, t
 def test_more_shards_than_open_files_can_be_read(
     tmp_path: Path, ids: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dataset, "MOST_MAPPED", 2)
+    monkeypatch.setattr(dataset, "MAX_MAPPED_SHARDS", 2)
     tokens = TokenFile.open(write_dataset(tmp_path / "many", ids, list(range(50, 2000, 50)))).tokens
     assert isinstance(tokens, ShardedIds)
     assert np.array_equal(np.asarray(tokens), ids)

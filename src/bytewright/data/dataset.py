@@ -5,7 +5,7 @@ The manifest of a dataset has the same fields as that of one token file with all
 the concatenated ids. A dataset therefore trains exactly as one file, and a run can be resumed with either.
 
 `TokenFile.open` opens a dataset if its path is a folder. Shards are mapped when they are read, at most
-`MOST_MAPPED` at a time. So the limit of open files does not limit the number of shards.
+`MAX_MAPPED_SHARDS` at a time. So the limit of open files does not limit the number of shards.
 """
 
 from __future__ import annotations
@@ -20,8 +20,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bytewright.data.tokenfile import CHUNK, Ids, Manifest, TokenFile, map_ids
-from bytewright.errors import BytewrightError, FormatError, StorageError, UsageError, shorten
+from bytewright.data.tokenfile import (
+    CHUNK,
+    MAX_COUNT,
+    Ids,
+    Manifest,
+    TokenFile,
+    check_vocabulary,
+    hash_ids,
+    map_ids,
+)
+from bytewright.errors import BytewrightError, FormatError, StorageError, UsageError
 from bytewright.storage import atomic
 from bytewright.storage.json_reader import Json
 from bytewright.storage.manifest import is_plain_name
@@ -29,7 +38,7 @@ from bytewright.storage.manifest import is_plain_name
 INDEX = "index.json"
 FORMAT = "bytewright dataset 1"
 MAX_INDEX_BYTES = 2**28
-MOST_MAPPED = 256
+MAX_MAPPED_SHARDS = 256
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,13 +56,10 @@ class Shard:
         json.check_keys(*cls.__dataclass_fields__)
         if not is_plain_name(json["name"].as_text()):
             raise json["name"].error("a plain file name")
-        for key in ("num_tokens", "num_documents"):
-            if not 0 <= json[key].as_integer() <= 2**60:
-                raise json[key].error("from 0 to 2^60")
         return cls(
             name=json["name"].as_text(),
-            num_tokens=json["num_tokens"].as_integer(),
-            num_documents=json["num_documents"].as_integer(),
+            num_tokens=json["num_tokens"].as_integer(0, MAX_COUNT),
+            num_documents=json["num_documents"].as_integer(0, MAX_COUNT),
             sha256=json["sha256"].as_text(),
         )
 
@@ -70,7 +76,7 @@ class ShardedIds:
         self._paths = [folder / shard.name for shard in shards]
         self._ends = np.cumsum([shard.num_tokens for shard in shards], dtype=np.int64)
         self.dtype = dtype
-        self._map = functools.lru_cache(MOST_MAPPED)(self._map_shard)
+        self._map = functools.lru_cache(MAX_MAPPED_SHARDS)(self._map_shard)
 
     def _map_shard(self, number: int) -> Ids:
         return map_ids(self._paths[number])
@@ -151,7 +157,7 @@ def open_dataset(folder: Path, *, verify: bool = False) -> TokenFile:
         _check_shard(folder, shard, f"shard {number} of {len(shards)}", dtype)
     tokens = ShardedIds(folder, shards, dtype)
     if verify:
-        _verify(folder, tokens, shards, manifest)
+        _verify(folder, shards, manifest)
     return TokenFile(path=folder, tokens=tokens, manifest=manifest)
 
 
@@ -165,8 +171,7 @@ def read_index(folder: Path) -> tuple[Manifest, list[Shard]]:
         )
         raise UsageError(message, path=folder, expected=INDEX)
     root = Json(atomic.read_document(path, max_bytes=MAX_INDEX_BYTES), path)
-    if root["format"].value != FORMAT:
-        raise root["format"].error(shorten(FORMAT))
+    root["format"].expect(FORMAT)
     root.check_keys("format", "shards", *Manifest.__dataclass_fields__)
     fields = {key: value for key, value in root.as_object().items() if key != "shards"}
     manifest = Manifest.parse(Json(fields, path))
@@ -196,47 +201,25 @@ def _check_shard(folder: Path, shard: Shard, which: str, dtype: np.dtype[Any]) -
         raise FormatError.at(path, f"{which} {problem}; {remedy}", expected=shard.num_tokens, found=len(ids))
 
 
-def _verify(folder: Path, tokens: ShardedIds, shards: Sequence[Shard], manifest: Manifest) -> None:
+def _verify(folder: Path, shards: Sequence[Shard], manifest: Manifest) -> None:
     whole, start = hashlib.sha256(), 0
     for number, shard in enumerate(shards, start=1):
-        path, own, end = folder / shard.name, hashlib.sha256(), start + shard.num_tokens
-        for begin in range(start, end, CHUNK):
-            chunk = tokens[begin : min(begin + CHUNK, end)]
-            own.update(chunk.data)
-            whole.update(chunk.data)
-            if (highest := int(chunk.max())) >= manifest.vocabulary_size:
-                place, limit = begin + int(np.argmax(chunk)), manifest.vocabulary_size
-                message = f"token id {highest} at position {place} is outside the vocabulary ({limit})"
-                raise FormatError.at(path, message, expected=limit, found=highest)
+        path, own = folder / shard.name, hashlib.sha256()
+        ids = map_ids(path)
+        check_vocabulary(path, ids, hash_ids(ids, own, whole), manifest, first=start)
         if (found := own.hexdigest()) != shard.sha256:
             message = (
                 f"{path}: shard {number} of {len(shards)} has the SHA-256 {found[:12]}…, but the index states"
                 f" {shard.sha256[:12]}…; encode the same texts into this folder again, which replaces it"
             )
             raise FormatError(message, path=path, key="sha256", expected=shard.sha256, found=found)
-        start = end
+        start += shard.num_tokens
     if (found := whole.hexdigest()) != manifest.sha256:
         path, expected = folder / INDEX, manifest.sha256
         message = f"{path}: its shards have the SHA-256 {found[:12]}…, but it states {expected[:12]}…"
         raise FormatError(
             f"{message}; encode the texts again", path=path, key="sha256", expected=expected, found=found
         )
-
-
-class DatasetHash:
-    """Computes the SHA-256 of the ids of shards, which are given in order."""
-
-    def __init__(self) -> None:
-        self._digest = hashlib.sha256()
-
-    def add(self, ids: Ids) -> None:
-        """Add the ids of the next shard."""
-        for start in range(0, len(ids), CHUNK):
-            self._digest.update(ids[start : start + CHUNK].data)
-
-    def hexdigest(self) -> str:
-        """Return the SHA-256 of all ids so far."""
-        return self._digest.hexdigest()
 
 
 def write_index(folder: Path, shards: Iterable[tuple[str, Manifest]], sha256: str) -> None:

@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
 FORMAT = "bytewright token file 1"
 MAX_MANIFEST_BYTES = 2**20
+MAX_COUNT = 2**60
+"""The largest number of tokens or documents that is accepted from a manifest."""
 CHUNK = 2**21
 """Number of ids that are converted, hashed or checked at a time; bounds the memory."""
 SYNC_AHEAD = 2**24
@@ -98,13 +100,8 @@ class Manifest:
                 raise json[key].error("64 hexadecimal digits")
             return json[key].as_text()
 
-        def number(key: str, lowest: int, highest: int) -> int:
-            if not lowest <= json[key].as_integer() <= highest:
-                raise json[key].error(f"from {lowest} to {highest}")
-            return json[key].as_integer()
-
         has_mask = "mask_sha256" in json.as_object() or "num_counted" in json.as_object()
-        vocabulary_size = number("vocabulary_size", 1, 2**32)
+        vocabulary_size = json["vocabulary_size"].as_integer(1, 2**32)
         dtype = dtype_for(vocabulary_size).name
         if json["dtype"].value != dtype:
             raise json["dtype"].error(f"{shorten(dtype)} for a vocabulary of {vocabulary_size}")
@@ -112,11 +109,11 @@ class Manifest:
             tokenizer_fingerprint=digits("tokenizer_fingerprint"),
             vocabulary_size=vocabulary_size,
             dtype=dtype,
-            num_tokens=number("num_tokens", 0, 2**60),
-            num_documents=number("num_documents", 0, 2**60),
+            num_tokens=json["num_tokens"].as_integer(0, MAX_COUNT),
+            num_documents=json["num_documents"].as_integer(0, MAX_COUNT),
             sha256=digits("sha256"),
             mask_sha256=digits("mask_sha256") if has_mask else None,
-            num_counted=number("num_counted", 0, 2**60) if has_mask else None,
+            num_counted=json["num_counted"].as_integer(0, MAX_COUNT) if has_mask else None,
         )
 
 
@@ -141,39 +138,11 @@ class TokenFile:
             from bytewright.data.dataset import open_dataset  # it imports this module
 
             return open_dataset(path, verify=verify)
-        (tokens, mask), described, is_settled = _read_both(path)
-        found = len(tokens), tokens.dtype.name
-        fitting = [each for each in described if (each.num_tokens, each.dtype) == found]
-        if any((each.mask_sha256 is None) == (mask is None) for each in fitting):
-            fitting = [each for each in fitting if (each.mask_sha256 is None) == (mask is None)]
-        elif fitting:
-            words = ("no mask", "a mask") if mask is None else ("a mask", "no mask")
-            message = f"{path}: has {words[0]}, but its manifest describes {words[1]}; encode the data again"
-            raise FormatError(message, path=path, key="mask_sha256", expected=words[1], found=words[0])
-        if not fitting:
-            expected = described[-1].num_tokens, described[-1].dtype
-            message = (
-                f"{path}: holds {found[0]} ids of type {found[1]}, but its manifest states"
-                f" {expected[0]} of type {expected[1]}"
-            )
-            raise FormatError(message, path=path, key="num_tokens", expected=expected[0], found=found[0])
-        highest = -1
+        tokens, mask, described, is_settled = _read_both(path)
+        fitting = _find_fitting(path, tokens, mask, described)
         if verify or not is_settled:
-            sha256, highest = _scan(tokens)
-            intact = [each for each in fitting if each.sha256 == sha256]
-            if not intact:
-                message = (
-                    f"{path}: the SHA-256 of its ids is {sha256[:12]}…, but its manifest states"
-                    f" {fitting[-1].sha256[:12]}…; the file was damaged or changed"
-                )
-                raise FormatError(message, path=path, key="sha256", expected=fitting[-1].sha256, found=sha256)
-            fitting = intact if mask is None else _check_mask(path, mask, intact)
-        if highest >= fitting[0].vocabulary_size:
-            message = (
-                f"{path}: token id {highest} at position {int(np.argmax(tokens))} is outside the vocabulary"
-                f" ({fitting[0].vocabulary_size})"
-            )
-            raise FormatError(message, path=path, expected=fitting[0].vocabulary_size, found=highest)
+            fitting = _check_ids(path, tokens, fitting)
+            fitting = fitting if mask is None else _check_mask(path, mask, fitting)
         return cls(path=path, tokens=tokens, manifest=fitting[0], mask=mask)
 
     def __len__(self) -> int:
@@ -319,7 +288,7 @@ def _header(dtype: np.dtype[Any], num_tokens: int) -> bytes:
     return start + literal.encode().ljust(_HEADER_BYTES - 11) + b"\n"
 
 
-def _map_arrays(path: Path) -> tuple[tuple[Ids, Mask | None], os.stat_result]:
+def _map_arrays(path: Path) -> tuple[Ids, Mask | None, os.stat_result]:
     """Memory-map the ids and the mask, if any, of a file; also return the status of the file."""
     with atomic.explain("read", path), filesystem.open_to_read(path) as file:
         dtype, num_tokens = _read_header(file, path)
@@ -336,9 +305,9 @@ def _map_arrays(path: Path) -> tuple[tuple[Ids, Mask | None], os.stat_result]:
             mask_dtype, num_flags = _read_header(file, path)
             if mask_dtype.kind != "b" or num_flags != num_tokens:
                 message = (
-                    f"{path}: a mask of {num_tokens} booleans may follow the ids, but {num_flags} of type"
+                    f"{path}: a mask of {num_tokens} booleans may follow the ids, found {num_flags} values"
+                    f" of type {mask_dtype.name}"
                 )
-                message += f" {mask_dtype.name} do"
                 raise FormatError(message, path=path, key="mask", expected=num_tokens, found=num_flags)
             mask_offset = file.tell()
             end = mask_offset + num_flags
@@ -346,17 +315,15 @@ def _map_arrays(path: Path) -> tuple[tuple[Ids, Mask | None], os.stat_result]:
             message = f"{path}: has {status.st_size} bytes, but the {num_tokens} ids of its header need {end}"
             raise FormatError(message, path=path, key="size", expected=end, found=status.st_size)
         ids: Ids = np.memmap(file, dtype=dtype, mode="r", offset=offset, shape=(num_tokens,))
-        if mask_offset is None:
-            return (ids, None), status
-        return (
-            (ids, np.memmap(file, dtype=np.uint8, mode="r", offset=mask_offset, shape=(num_tokens,))),
-            status,
-        )
+        mask: Mask | None = None
+        if mask_offset is not None:
+            mask = np.memmap(file, dtype=np.uint8, mode="r", offset=mask_offset, shape=(num_tokens,))
+        return ids, mask, status
 
 
 def map_ids(path: Path) -> Ids:
     """Return the ids of a token file as a mapped array; its manifest is not read."""
-    return _map_arrays(path)[0][0]
+    return _map_arrays(path)[0]
 
 
 def _read_header(file: BinaryIO, path: Path) -> tuple[np.dtype[Any], int]:
@@ -376,6 +343,49 @@ def _read_header(file: BinaryIO, path: Path) -> tuple[np.dtype[Any], int]:
     return np.dtype(match[1].decode()), int(match[2])
 
 
+def _find_fitting(path: Path, tokens: Ids, mask: Mask | None, described: list[Manifest]) -> list[Manifest]:
+    """Return the manifests with the size and type of the arrays; raise if there is none."""
+    found, expected = (len(tokens), tokens.dtype.name), (described[-1].num_tokens, described[-1].dtype)
+    fitting = [each for each in described if (each.num_tokens, each.dtype) == found]
+    if not fitting:
+        message = (
+            f"{path}: holds {found[0]} ids of type {found[1]}, but its manifest states"
+            f" {expected[0]} of type {expected[1]}"
+        )
+        raise FormatError(message, path=path, key="num_tokens", expected=expected[0], found=found[0])
+    fitting = [each for each in fitting if (each.mask_sha256 is None) == (mask is None)]
+    if not fitting:
+        words = ("no mask", "a mask") if mask is None else ("a mask", "no mask")
+        message = f"{path}: has {words[0]}, but its manifest describes {words[1]}; encode the data again"
+        raise FormatError(message, path=path, key="mask_sha256", expected=words[1], found=words[0])
+    return fitting
+
+
+def _check_ids(path: Path, tokens: Ids, described: list[Manifest]) -> list[Manifest]:
+    """Return the manifests that describe the ids; raise if there is none, or if an id is too large."""
+    digest = hashlib.sha256()
+    highest, sha256 = hash_ids(tokens, digest), digest.hexdigest()
+    intact = [each for each in described if each.sha256 == sha256]
+    if not intact:
+        expected = described[-1].sha256
+        message = (
+            f"{path}: the SHA-256 of its ids is {sha256[:12]}…, but its manifest states {expected[:12]}…;"
+            " the file was damaged or changed"
+        )
+        raise FormatError(message, path=path, key="sha256", expected=expected, found=sha256)
+    check_vocabulary(path, tokens, highest, intact[0])
+    return intact
+
+
+def check_vocabulary(path: Path, ids: Ids, highest: int, manifest: Manifest, first: int = 0) -> None:
+    """Raise if the highest id of a file is outside the vocabulary; its first id has the position `first`."""
+    size = manifest.vocabulary_size
+    if highest >= size:
+        position = first + int(np.argmax(ids))
+        message = f"token id {highest} at position {position} is outside the vocabulary ({size})"
+        raise FormatError.at(path, message, expected=size, found=highest)
+
+
 def _check_mask(path: Path, mask: Mask, described: list[Manifest]) -> list[Manifest]:
     """Return the manifests that describe a mask; raise if there is none."""
     digest, num_counted = hashlib.sha256(mask.data).hexdigest(), int(mask.sum(dtype=np.int64))
@@ -383,21 +393,21 @@ def _check_mask(path: Path, mask: Mask, described: list[Manifest]) -> list[Manif
     if not fitting or mask.max(initial=0) > 1:
         expected = described[-1].mask_sha256
         message = (
-            f"{path}: its mask of {num_counted} counted tokens (SHA-256 {digest[:12]}…) is not the one of"
+            f"{path}: its mask of {num_counted} counted tokens (SHA-256 {digest[:12]}…) is not the one of its"
+            f" manifest ({described[-1].num_counted}, {str(expected)[:12]}…); the file was damaged"
         )
-        message += f" its manifest ({described[-1].num_counted}, {str(expected)[:12]}…); the file was damaged"
         raise FormatError(message, path=path, key="mask_sha256", expected=expected, found=digest)
     return fitting
 
 
-def _read_both(path: Path) -> tuple[tuple[Ids, Mask | None], list[Manifest], bool]:
-    """Map the arrays and read its manifest; retry if a writer replaced the array in between."""
+def _read_both(path: Path) -> tuple[Ids, Mask | None, list[Manifest], bool]:
+    """Map the arrays and read their manifest; retry if a writer replaced the arrays in between."""
     while True:
-        arrays, mapped = _map_arrays(path)
+        ids, mask, status = _map_arrays(path)
         described, is_settled = _read_manifests(path)
         with atomic.explain("read", path):
-            if os.path.samestat(path.stat(), mapped):
-                return arrays, described, is_settled
+            if os.path.samestat(path.stat(), status):
+                return ids, mask, described, is_settled
 
 
 def _read_manifests(path: Path) -> tuple[list[Manifest], bool]:
@@ -407,8 +417,7 @@ def _read_manifests(path: Path) -> tuple[list[Manifest], bool]:
         message = f"{path}: has no manifest {file.name} next to it; `bytewright tokenizer encode` writes both"
         raise FormatError(message, path=path)
     root = Json(atomic.read_document(file, max_bytes=MAX_MANIFEST_BYTES), file)
-    if root["format"].value != FORMAT:
-        raise root["format"].error(shorten(FORMAT))
+    root["format"].expect(FORMAT)
     if "either" not in root.as_object():
         return [Manifest.parse(root)], True
     root.check_keys("format", "either")
@@ -425,12 +434,12 @@ def _manifests_if_any(path: Path) -> list[Manifest]:
         return []  # there is no valid token file to preserve
 
 
-def _scan(tokens: Ids) -> tuple[str, int]:
-    """Return the SHA-256 of the ids and the highest id, or -1 if there are none."""
-    digest = hashlib.sha256()
+def hash_ids(ids: Ids, *digests: hashlib._Hash) -> int:
+    """Add ids to SHA-256 digests; return the highest id, or -1 if there are none."""
     highest = -1
-    for start in range(0, len(tokens), CHUNK):
-        chunk = tokens[start : start + CHUNK]
-        digest.update(chunk.data)
+    for start in range(0, len(ids), CHUNK):
+        chunk = ids[start : start + CHUNK]
+        for digest in digests:
+            digest.update(chunk.data)
         highest = max(highest, int(chunk.max()))
-    return digest.hexdigest(), highest
+    return highest

@@ -270,11 +270,24 @@ class Json:
             raise self.error("Unicode text without lone surrogates") from None
         return self.value
 
-    def as_integer(self) -> int:
-        """Return the value as an integer; 7.0 and true are not integers."""
+    def as_integer(self, lowest: float = -math.inf, highest: float = math.inf) -> int:
+        """Return the value as an integer between two bounds, inclusive; 7.0 and true are not integers."""
         if type(self.value) is not int:
             raise self.error(KINDS[int])
+        if not lowest <= self.value <= highest:
+            raise self.error(f"from {lowest} to {highest}" if highest < math.inf else f"at least {lowest}")
         return self.value
+
+    def as_number(self) -> float:
+        """Return the value as a number; true is not a number."""
+        if isinstance(self.value, bool) or not isinstance(self.value, int | float):
+            raise self.error("a number")
+        return float(self.value)
+
+    def expect(self, value: str) -> None:
+        """Raise unless this is the given text."""
+        if self.value != value:
+            raise self.error(shorten(value))
 
     def as_boolean(self, default: bool) -> bool:
         """Return the value as true or false; null or a missing value is the default."""

@@ -8,14 +8,14 @@ the size of the manifest.
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from bytewright.errors import FormatError, shorten
 from bytewright.storage import filesystem
-from bytewright.storage.json_reader import dump_json, parse_json, read_document, with_checksum
+from bytewright.storage.filesystem import StrPath
+from bytewright.storage.json_reader import Json, dump_json, parse_json, read_document, with_checksum
 
 MANIFEST = "manifest.json"
 FORMAT = "bytewright folder 1"
@@ -42,7 +42,7 @@ def is_plain_name(name: str) -> bool:
     return name not in ("", ".", "..", MANIFEST) and not any(mark in name for mark in "/\\\0")
 
 
-def manifest_path_of(path: str | os.PathLike[str]) -> Path:
+def manifest_path_of(path: StrPath) -> Path:
     """Return the path of the manifest of a single file: `stories.npy -> stories.npy.json`."""
     path = Path(path)
     return path.with_name(path.name + ".json")
@@ -111,29 +111,17 @@ def dump_manifest(about: Mapping[str, object], files: Mapping[str, Entry]) -> by
 
 def read_manifest(path: Path) -> tuple[Mapping[str, object], dict[str, Entry]]:
     """Return `about` and the files of the manifest at `path`."""
-
-    def expect(condition: bool, problem: str) -> None:
-        if not condition:
-            raise FormatError.at(path, problem)
-
-    fields = read_document(path, max_bytes=MAX_MANIFEST_BYTES)
-    found = fields.get("format")
-    expect(found == FORMAT, f"format must be {FORMAT!r}, but is {shorten(found)}")
-    unknown = set(fields) - {"format", "about", "files"}
-    expect(not unknown, f"unknown key {shorten(min(unknown, default=''))}; known are format, about, files")
-    about, files = fields.get("about"), fields.get("files")
-    if not isinstance(about, dict) or not isinstance(files, dict):
-        raise FormatError(f'{path}: "about" and "files" must both be objects', path=path)
+    root = Json(read_document(path, max_bytes=MAX_MANIFEST_BYTES), path)
+    root.get("format").expect(FORMAT)
+    root.check_keys("format", "about", "files")
     entries: dict[str, Entry] = {}
-    for name, entry in files.items():
-        shown = shorten(name)
-        expect(is_plain_name(name), f"{shown} is not a plain file name")
-        is_complete = isinstance(entry, dict) and set(entry) == {"bytes", "sha256"}
-        expect(is_complete, f"the entry of {shown} must have exactly the keys bytes and sha256")
-        num_bytes, sha256 = entry["bytes"], entry["sha256"]
-        is_size = type(num_bytes) is int and num_bytes >= 0
-        expect(is_size, f"the size of {shown} must be a number of bytes, but is {shorten(num_bytes)}")
-        is_digest = isinstance(sha256, str) and len(sha256) == 64
-        expect(is_digest, f"the SHA-256 of {shown} must have 64 digits, but is {shorten(sha256)}")
-        entries[name] = Entry(num_bytes, sha256)
-    return about, entries
+    for name in root["files"].as_object():
+        if not is_plain_name(name):
+            raise FormatError.at(path, f"{shorten(name)} is not a plain file name")
+        entry = root["files"][name]
+        entry.check_keys("bytes", "sha256")
+        sha256 = entry["sha256"]
+        if len(sha256.as_text()) != 64:
+            raise sha256.error("64 hexadecimal digits")
+        entries[name] = Entry(entry["bytes"].as_integer(0), sha256.as_text())
+    return root["about"].as_object(), entries

@@ -28,8 +28,8 @@ import numpy as np
 from bytewright._native import WordCounter, WordTable
 from bytewright.corpus import END_OF_TEXT
 from bytewright.corpus.ranges import MARGIN, RANGE_BYTES, FindCut, TextRange, cut_sources, read_pieces
-from bytewright.data.dataset import INDEX, DatasetHash, read_index, write_index
-from bytewright.data.tokenfile import Ids, Manifest, TokenFile, TokenFileWriter, map_ids
+from bytewright.data.dataset import INDEX, read_index, write_index
+from bytewright.data.tokenfile import Ids, Manifest, TokenFile, TokenFileWriter, hash_ids, map_ids
 from bytewright.errors import BytewrightError, ClusterError, TokenizerError, UsageError
 from bytewright.executors import map_unordered
 from bytewright.formatting import Progress
@@ -39,9 +39,9 @@ from bytewright.tokenizer.formats import read_bytewright, write_bytewright
 from bytewright.tokenizer.tokenizer import Tokenizer
 from bytewright.tokenizer.vocabulary import PATTERNS, name_of_pattern
 
-MOST_PER_TASK = 16
+MAX_RANGES_PER_TASK = 16
 """How many ranges one task counts at most: fewer and larger tables need less merging."""
-TASKS_PER_WORKER = 4
+COUNT_TASKS_PER_WORKER = 4
 """How many counting tasks each worker has at least, so that all of them finish at about the same time."""
 TOKENIZER = "tokenizer"
 """The folder of a dataset with its tokenizer, which the workers read."""
@@ -130,7 +130,7 @@ def count_on(
     progress: Progress | None = None,
 ) -> WordTable:
     """Return the word counts of ranges, counted by the workers of an executor, for `train_tokenizer`."""
-    per_task = max(1, min(MOST_PER_TASK, len(ranges) // (TASKS_PER_WORKER * num_workers)))
+    per_task = max(1, min(MAX_RANGES_PER_TASK, len(ranges) // (COUNT_TASKS_PER_WORKER * num_workers)))
     tasks = [
         CountTask(
             ranges=tuple(ranges[start : start + per_task]),
@@ -264,7 +264,7 @@ def encode_on(
             write_bytewright(tokenizer.vocabulary, folder / TOKENIZER, replace=True)
         complete = {task.name: manifest for task in tasks if (manifest := _find_complete(task)) is not None}
         num_reused = len(complete)
-        digest, num_hashed = DatasetHash(), 0
+        digest, num_hashed = hashlib.sha256(), 0
         total = sum(task.text_range.num_bytes for task in tasks)
         done = sum(task.text_range.num_bytes for task in tasks if task.name in complete)
         missing = [task for task in tasks if task.name not in complete]
@@ -275,10 +275,10 @@ def encode_on(
                 if progress is not None:
                     progress(done, total)
                 while num_hashed < len(tasks) and tasks[num_hashed].name in complete:
-                    digest.add(_open_written(folder, tasks[num_hashed], complete))
+                    hash_ids(_open_written(folder, tasks[num_hashed], complete), digest)
                     num_hashed += 1
         for task in tasks[num_hashed:]:  # all of them were there before
-            digest.add(_open_written(folder, task, complete))
+            hash_ids(_open_written(folder, task, complete), digest)
         write_index(folder, ((task.name, complete[task.name]) for task in tasks), digest.hexdigest())
         for path in folder.iterdir():
             if SHARD.fullmatch(path.name) and path.name.removesuffix(".json") not in complete:

@@ -29,6 +29,7 @@ from bytewright.errors import FormatError, wrong_value
 from bytewright.executors import map_in_order
 from bytewright.formatting import Progress
 from bytewright.storage import atomic
+from bytewright.storage.filesystem import StrPath
 from bytewright.storage.json_reader import Json, read_document
 from bytewright.storage.manifest import manifest_path_of
 from bytewright.system import usable_cores
@@ -68,7 +69,7 @@ class WorldManifest:
 
 
 def write_worldbook(
-    path: str | os.PathLike[str],
+    path: StrPath,
     size: int,
     *,
     world: World,
@@ -140,7 +141,7 @@ def _generate(world: World, seed: int, split: Split, num_threads: int) -> Genera
         yield from tasks
 
 
-def read_world_manifest(path: str | os.PathLike[str]) -> WorldManifest | None:
+def read_world_manifest(path: StrPath) -> WorldManifest | None:
     """Return the manifest of a text file; None without one. The size of the text must agree."""
     file = manifest_path_of(path)
     if not file.is_file():
@@ -157,7 +158,7 @@ def read_world_manifest(path: str | os.PathLike[str]) -> WorldManifest | None:
         grammar_sha256=document["grammar_sha256"].as_text(),
         num_documents=document["num_documents"].as_integer(),
         num_bytes=document["num_bytes"].as_integer(),
-        bits=_as_float(document["bits"]),
+        bits=document["bits"].as_number(),
         sha256=document["sha256"].as_text(),
     )
     with atomic.explain("read", path):
@@ -181,12 +182,6 @@ def _read_world(json: Json) -> World:
         if isinstance(error, FormatError):
             raise
         raise json.error(f"a world with up to {MAX_PEOPLE} people") from None
-
-
-def _as_float(json: Json) -> float:
-    if not isinstance(json.value, int | float) or isinstance(json.value, bool):
-        raise json.error("a number")
-    return float(json.value)
 
 
 def _one_of(json: Json, allowed: Iterable[Split]) -> Split:

@@ -43,8 +43,7 @@ def read_bytewright(path: atomic.StrPath) -> Vocabulary:
     """Return the vocabulary of a folder written by `write_bytewright`; any damage is detected."""
     folder = atomic.open_folder(path)
     about = Json(folder.about, folder.path / "manifest.json", "about")
-    if about.get("kind").value != KIND:
-        raise about.get("kind").error(shorten(KIND))
+    about.get("kind").expect(KIND)
     file = folder.path / FILE
     vocabulary = _read_vocabulary(Json(folder.read_json(FILE), file))
     if about["fingerprint"].as_text() != vocabulary.fingerprint:
@@ -59,8 +58,7 @@ def read_bytewright(path: atomic.StrPath) -> Vocabulary:
 
 def _read_vocabulary(root: Json) -> Vocabulary:
     root.check_keys("format", "pattern", "special_tokens", "tokens", "merges")
-    if root["format"].value != KIND:
-        raise root["format"].error(shorten(KIND))
+    root["format"].expect(KIND)
     specials = read_ids(root["special_tokens"])
     vocab = root["tokens"]
     tokens = {id: read_token(spelling, vocab) for spelling, id in read_ids(vocab).items()}
