@@ -276,12 +276,7 @@ def _encode_texts(
     assert data.tokenizer is not None
     assert data.validation is not None
     if not data.tokenizer.is_dir():
-        trained = train_tokenizer(
-            train,
-            config.vocab_size,
-            [END_OF_TEXT],
-            progress=lambda at: progress(at.phase, at.done, at.total, at.unit),
-        )
+        trained = train_tokenizer(train, config.vocab_size, [END_OF_TEXT], progress=progress)
         found = trained.vocabulary.size
         if found < config.vocab_size:  # the model would have ids without tokens
             raise UsageError(

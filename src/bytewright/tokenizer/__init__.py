@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from bytewright.tokenizer.tokenizer import StreamDecoder, Tokenizer
     from bytewright.tokenizer.train import (
         Phase,
-        TrainingProgress,
         TrainingResult,
         count_texts,
         count_words,
@@ -30,7 +29,6 @@ __all__ = [
     "Phase",
     "StreamDecoder",
     "Tokenizer",
-    "TrainingProgress",
     "TrainingResult",
     "Vocabulary",
     "count_texts",

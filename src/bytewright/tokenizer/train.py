@@ -9,7 +9,7 @@ Instead of files, a `WordCounter` can contain the words of other texts (`count_t
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
@@ -18,7 +18,8 @@ from bytewright._native import WordCounter, WordTable, learn_merges
 from bytewright.corpus.file_formats import check_plain_text
 from bytewright.corpus.sources import list_files
 from bytewright.errors import UsageError, shorten, wrong_value
-from bytewright.storage.atomic import explain
+from bytewright.formatting import PhaseProgress
+from bytewright.storage.atomic import StrPath, explain
 from bytewright.system import SampledPeakMemory
 from bytewright.tokenizer.formats.tiktoken import check_reachable
 from bytewright.tokenizer.tokenizer import Tokenizer, check_num_threads
@@ -31,7 +32,6 @@ from bytewright.tokenizer.vocabulary import (
     name_of_pattern,
 )
 
-StrPath = str | os.PathLike[str]
 Source = StrPath | Sequence[StrPath] | WordCounter | WordTable
 """The training data: a file, a folder (with all files below it), several of these, or counted words.
 
@@ -44,16 +44,6 @@ MAX_VOCAB_SIZE = 2**21 - 1
 """The encoder packs two tokens and a rank into 63 bits. Real vocabularies are less than an eighth of this."""
 MAX_COUNT = 2**63 - 1
 """The largest count of a pair; counting fails before it is exceeded."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainingProgress:
-    """The progress of training: `done` of `total` bytes counted or merges learned."""
-
-    phase: str
-    done: int
-    total: int
-    unit: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,9 +73,6 @@ class TrainingResult:
     stopped: str | None
 
 
-OnProgress = Callable[[TrainingProgress], object]
-
-
 def train_bpe(
     input_path: Source,
     vocab_size: int,
@@ -110,13 +97,14 @@ def train_tokenizer(
     pattern: str = "gpt2",
     min_count: int = 1,
     num_threads: int | None = None,
-    progress: OnProgress | None = None,
+    progress: PhaseProgress | None = None,
 ) -> TrainingResult:
     """Train a tokenizer of `vocab_size` ids: 256 bytes, the merges, the special tokens.
 
     Pairs rarer than `min_count` are not merged. If no pair is left, the vocabulary is smaller and `stopped`
     states the reason. A `pattern` that is not a name in `PATTERNS` is a regular expression in the syntax of
-    `fancy-regex` of Rust. It differs in places from `regex` of Python (see `Vocabulary`).
+    `fancy-regex` of Rust. It differs in places from `regex` of Python (see `Vocabulary`). The phases that
+    `progress` reports are "count", in bytes, and "merge", in merges.
     """
     specials = check_special_tokens(special_tokens)
     check_vocab_size(vocab_size, specials)
@@ -135,7 +123,7 @@ def extend_tokenizer(
     *,
     min_count: int = 1,
     num_threads: int | None = None,
-    progress: OnProgress | None = None,
+    progress: PhaseProgress | None = None,
 ) -> TrainingResult:
     """Continue training: existing ids and merges are kept, and new tokens get the next ids."""
     start = tokenizer.vocabulary
@@ -258,10 +246,10 @@ class _Learner:
         start: Vocabulary,
         special_tokens: list[str],
         num_threads: int | None,
-        progress: OnProgress | None,
+        progress: PhaseProgress | None,
     ) -> None:
         self._start = start
-        self._progress = progress or (lambda _: None)
+        self._progress = progress
         self._memory = SampledPeakMemory()
         self._stopped: str | None = None
         self._counts: list[int] = []
@@ -300,7 +288,8 @@ class _Learner:
 
     def _report(self, phase: str, done: int, total: int, unit: str) -> None:
         self._memory.sample()
-        self._progress(TrainingProgress(phase=phase, done=done, total=total, unit=unit))
+        if self._progress is not None:
+            self._progress(phase, done, total, unit)
 
     def learn(self, num_merges: int, min_count: int) -> tuple[list[Merge], list[bytes]]:
         """Learn up to `num_merges` merges; return them and their tokens."""

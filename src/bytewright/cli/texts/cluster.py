@@ -63,13 +63,9 @@ def train_tokenizer_on(
             )
         seconds = sum(table.stats()[3:])
         counted = Phase(name="count", seconds=seconds, wall_seconds=time.perf_counter() - started)
+
         training = train_tokenizer(
-            table,
-            vocab_size,
-            special_tokens,
-            pattern=pattern,
-            min_count=min_count,
-            progress=lambda at: show(at.phase, at.done, at.total, at.unit),
+            table, vocab_size, special_tokens, pattern=pattern, min_count=min_count, progress=show
         )
     merging = [phase for phase in training.phases if phase.name == "merge"]
     return dataclasses.replace(training, phases=[counted, *merging])

@@ -83,7 +83,7 @@ class TrainTokenizer:
                 pattern=self.pattern,
                 min_count=self.min_count,
                 num_threads=self.num_threads,
-                progress=lambda at: show(at.phase, at.done, at.total, at.unit),
+                progress=show,
             )
 
     def _train_on(self, cluster: str) -> TrainingResult:
