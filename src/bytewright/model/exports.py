@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple, get_args
 from torch.nn import Module
 
 from bytewright.errors import UsageError
-from bytewright.model.config import PARTS, ModelConfig
+from bytewright.model.config import PARTS, ModelConfig, PartField
 from bytewright.model.layers import EPSILON
 from bytewright.model.parts import replaced_methods, stated
 from bytewright.model.transformer import TransformerLM, weight_shapes
@@ -79,35 +79,9 @@ def find_obstacles(model: TransformerLM | ModelConfig, format: ExportFormat) -> 
     if format not in get_args(ExportFormat):
         raise UsageError(f"unknown export format {format!r}", key="format", found=format)
     config = model if isinstance(model, ModelConfig) else model.config
-    part_fields = {name for part in PARTS.values() for name in (part.name, part.options)}
-    for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        exported = (*EXPORTED_OPTIONS, *EXPORTED_BY_FORMAT[format], *part_fields)
-        if field.name not in exported and value != field.default:
-            sentence = (
-                f"the model has {field.name} = {value!r}, which a Llama cannot express; only"
-                f" {field.default!r} can be exported"
-            )
-            yield Obstacle(field.name, field.default, value, sentence)
-    defaults = {field.name: field.default for field in dataclasses.fields(ModelConfig)}
+    yield from _find_other_options(config, format)
     for part in PARTS.values():
-        cls, name = part.class_of(config), getattr(config, part.name)
-        found = f"the model has {part.name} = {name!r}"
-        if stated(cls, "llama_weights") is None:
-            unstated = f"{cls.__name__} does not state its names in a Llama (llama_weights)"
-            reason = stated(cls, "no_llama_because") or unstated
-            others = {other: stated(part.registry[other], "llama_weights") for other in part.registry}
-            usable = [repr(other) for other, weights in others.items() if weights is not None]
-            sentence = f"{found}, but {reason}; use {' or '.join(usable)}"
-            yield Obstacle(part.name, defaults[part.name], name, sentence)
-            continue
-        for option, value in getattr(config, part.options).items():
-            parameter = list_options(cls, part.provided).get(option)
-            is_default = parameter is not None and value == parameter.default
-            if option not in stated(cls, "llama_options", {}) and not is_default:
-                key = f"{part.options}.{option}"
-                sentence = f"the model has {key} = {value!r}, which a Llama lacks; leave it at its default"
-                yield Obstacle(key, None, value, sentence)
+        yield from _find_unstated(config, part)
     eps = llama_settings(config).get("rms_norm_eps", EPSILON)
     if config.qk_norm and eps != EPSILON:  # a file has one eps for all norms
         sentence = (
@@ -117,6 +91,40 @@ def find_obstacles(model: TransformerLM | ModelConfig, format: ExportFormat) -> 
         yield Obstacle("norm_options.eps", EPSILON, eps, sentence)
     if isinstance(model, TransformerLM):
         yield from _find_other_modules(model)
+
+
+def _find_other_options(config: ModelConfig, format: ExportFormat) -> Iterator[Obstacle]:
+    """Yield the options with values that a Llama cannot express."""
+    part_fields = {name for part in PARTS.values() for name in (part.name, part.options)}
+    exported = (*EXPORTED_OPTIONS, *EXPORTED_BY_FORMAT[format], *part_fields)
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if field.name not in exported and value != field.default:
+            sentence = (
+                f"the model has {field.name} = {value!r}, which a Llama cannot express; only"
+                f" {field.default!r} can be exported"
+            )
+            yield Obstacle(field.name, field.default, value, sentence)
+
+
+def _find_unstated(config: ModelConfig, part: PartField) -> Iterator[Obstacle]:
+    """Yield a part without a statement of its names in a Llama, or each of its options without one."""
+    cls, name = part.class_of(config), getattr(config, part.name)
+    if stated(cls, "llama_weights") is None:
+        unstated = f"{cls.__name__} does not state its names in a Llama (llama_weights)"
+        reason = stated(cls, "no_llama_because") or unstated
+        others = {other: stated(part.registry[other], "llama_weights") for other in part.registry}
+        usable = [repr(other) for other, weights in others.items() if weights is not None]
+        sentence = f"the model has {part.name} = {name!r}, but {reason}; use {' or '.join(usable)}"
+        yield Obstacle(part.name, getattr(ModelConfig, part.name), name, sentence)
+        return
+    for option, value in getattr(config, part.options).items():
+        parameter = list_options(cls, part.provided).get(option)
+        is_default = parameter is not None and value == parameter.default
+        if option not in stated(cls, "llama_options", {}) and not is_default:
+            key = f"{part.options}.{option}"
+            sentence = f"the model has {key} = {value!r}, which a Llama lacks; leave it at its default"
+            yield Obstacle(key, None, value, sentence)
 
 
 def _find_other_modules(model: TransformerLM) -> Iterator[Obstacle]:

@@ -41,6 +41,7 @@ from torch.nn import Module
 
 from bytewright.errors import UsageError
 from bytewright.model.config import PARTS, Implementation, ModelConfig
+from bytewright.model.layers import DeviceLike, DType
 from bytewright.plugins import errors_of_part
 from bytewright.registry import attentions, positions
 from bytewright.storage.config_reader import list_options
@@ -48,11 +49,9 @@ from bytewright.storage.config_reader import list_options
 if TYPE_CHECKING:
     from bytewright.model.layers import Layer as Part
 else:
-    Part = Module
+    Part = Module  # tests check types at run time, and a part of a user is any module
 
 C = TypeVar("C", bound=type[Module])
-DeviceLike = torch.device | str | None
-DType = torch.dtype | None
 
 FUSED_HOME = "bytewright.model.fused"
 """The module that registers the fused versions of built-in classes."""
