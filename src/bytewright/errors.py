@@ -25,6 +25,7 @@ class BytewrightError(Exception):
     """
 
     exit_code = 1
+    """The exit code of a command that ends with this error, unless a subclass states another one."""
 
     def __init__(
         self,
@@ -73,25 +74,17 @@ class TokenizerError(BytewrightError, ValueError):
 class ClusterError(BytewrightError, RuntimeError):
     """A cluster cannot be used: no scheduler, no workers, lost workers, or workers of another version."""
 
-    exit_code = 1
-
 
 class DivergenceError(BytewrightError, ArithmeticError):
     """Values of the model are not finite: in too many successive steps, or while it generates text."""
-
-    exit_code = 1
 
 
 class StorageError(BytewrightError, OSError):
     """A disk operation failed: a missing or unreadable file, an unwritable target, no space left."""
 
-    exit_code = 1
-
 
 class LostRankError(BytewrightError, ConnectionError):
     """A process of a training run on several ranks has died; `found` lists the ranks."""
-
-    exit_code = 1
 
 
 class ReportedError(BytewrightError):

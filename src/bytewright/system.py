@@ -18,7 +18,6 @@ from concurrent.futures import Future
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Thread
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
@@ -167,6 +166,12 @@ class DevicePeakMemory:
         return max(0, self._highest - self._before)
 
 
+def _load_glibc() -> ctypes.CDLL | None:
+    """Return the C library if its malloc can be configured."""
+    libc = ctypes.CDLL(None)
+    return libc if hasattr(libc, "mallopt") and hasattr(libc, "malloc_trim") else None
+
+
 @contextlib.contextmanager
 def keep_freed_memory() -> Iterator[None]:
     """Let malloc keep freed memory until the block ends, instead of returning it to the system.
@@ -177,8 +182,8 @@ def keep_freed_memory() -> Iterator[None]:
     about a sixth more than its peak. MALLOC_ environment variables are overridden. Other C libraries than
     glibc are not changed.
     """
-    libc = ctypes.CDLL(None)
-    if not hasattr(libc, "mallopt") or not hasattr(libc, "malloc_trim"):
+    libc = _load_glibc()
+    if libc is None:
         yield
         return
     libc.mallopt(_MMAP_MAX, 0)
@@ -200,8 +205,8 @@ def return_freed_memory() -> Iterator[None]:
     reuse a freed aligned block for a request of the same size. The process would then hold the
     memory of the steps and, several times, that of the other work.
     """
-    libc = ctypes.CDLL(None)
-    if not hasattr(libc, "mallopt") or not hasattr(libc, "malloc_trim"):
+    libc = _load_glibc()
+    if libc is None:
         yield
         return
     libc.malloc_trim(0)
@@ -294,9 +299,7 @@ class Background:
     def __enter__(self) -> Background:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Wait for the functions that are running; drop those that have not started."""
         with contextlib.suppress(Empty):
             while True:

@@ -29,7 +29,7 @@ def replace_last(text: str, old: str, new: str) -> str:
 
 def other_value(story: Story, name: str) -> str:
     """Return another value of a variable that can be drawn in the same plots and has the same article."""
-    variable = BOOK.grammar.variables[BOOK.grammar.numbers[name]]
+    variable = next(each for each in BOOK.grammar.variables if each.name == name)
     value = story.plot[name]
     guard = variable.alternatives[variable.values.index(value)].guard
     return next(

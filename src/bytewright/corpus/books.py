@@ -21,6 +21,7 @@ from bytewright.errors import FormatError
 from bytewright.executors import map_in_processes
 from bytewright.formatting import Progress
 from bytewright.storage import atomic, filesystem
+from bytewright.storage.filesystem import StrPath
 from bytewright.system import usable_cores
 
 BYTES_PER_READ = 2**20
@@ -41,7 +42,7 @@ def bits_per_byte(bits: float, num_bytes: int, num_texts: int) -> float:
     return bits / max(1, num_bytes - num_texts * len(END_OF_TEXT))
 
 
-def read_stories(path: str | os.PathLike[str]) -> Iterator[str]:
+def read_stories(path: StrPath) -> Iterator[str]:
     """Yield the stories of a file without separators.
 
     Text after the last end token is an incomplete story, unless it is blank. More than `LONGEST_STORY` bytes
@@ -89,10 +90,10 @@ def _decode(story: bytes, path: Path, done: int) -> str:
 
 
 def check_file(
-    path: str | os.PathLike[str],
+    path: StrPath,
     check: Callable[[str], Check],
     *,
-    training_path: str | os.PathLike[str] | None,
+    training_path: StrPath | None,
     num_workers: int,
     progress: Progress | None,
 ) -> tuple[Check, ...]:

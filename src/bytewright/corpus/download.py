@@ -35,7 +35,7 @@ from bytewright.storage.manifest import Entry
 PART_SUFFIX = ".part"
 BLOCK = 2**18
 TIMEOUT_SECONDS = 60.0
-MOST_ATTEMPTS = 6
+MAX_ATTEMPTS = 6
 """The number of successive attempts without a byte after which a download fails."""
 RETRY_SECONDS = 1.0
 """The wait after the first such attempt; each further one doubles it."""
@@ -121,8 +121,6 @@ CORPORA: dict[str, PublicCorpus] = {
 
 class DownloadError(BytewrightError, OSError):
     """A server rejected a request, could not be reached, or sent an unexpected file."""
-
-    exit_code = 1
 
 
 class _BrokenError(Exception):
@@ -215,7 +213,7 @@ def _open_part(target: Path) -> Iterator[BinaryIO]:
 
 
 def _fetch(url: str, part: BinaryIO, expected: Entry, report: DownloadProgress, retry_seconds: float) -> None:
-    """Request the missing bytes until the part is complete; fail after `MOST_ATTEMPTS` without progress."""
+    """Request the missing bytes until the part is complete; fail after `MAX_ATTEMPTS` without progress."""
     num_failed = 0
     while (before := _size_of(part)) != expected.num_bytes:
         try:
@@ -226,9 +224,9 @@ def _fetch(url: str, part: BinaryIO, expected: Entry, report: DownloadProgress, 
         if _size_of(part) == expected.num_bytes:
             return
         num_failed = 0 if _size_of(part) > before else num_failed + 1
-        if num_failed == MOST_ATTEMPTS:
+        if num_failed == MAX_ATTEMPTS:
             message = (
-                f"{url}: no data in {MOST_ATTEMPTS} attempts ({reason}); {_size_of(part)} of"
+                f"{url}: no data in {MAX_ATTEMPTS} attempts ({reason}); {_size_of(part)} of"
                 f" {expected.num_bytes} bytes are in {part.name}; run the command again to resume"
             )
             raise DownloadError(message, path=part.name, expected=expected.num_bytes, found=_size_of(part))

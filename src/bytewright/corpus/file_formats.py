@@ -22,6 +22,7 @@ from typing import Any, BinaryIO
 from bytewright.errors import FormatError, UsageError
 from bytewright.formatting import Progress
 from bytewright.storage import filesystem
+from bytewright.storage.filesystem import StrPath
 
 BLOCK = 2**20
 """Bytes per read."""
@@ -78,7 +79,7 @@ SIGNATURES: tuple[tuple[str, str], ...] = (
 _PATTERNS = [(re.compile(pattern.encode(), re.DOTALL), kind) for pattern, kind in SIGNATURES]
 
 
-def is_plain_text_name(path: str | os.PathLike[str]) -> bool:
+def is_plain_text_name(path: StrPath) -> bool:
     """Return whether the name of a file means plain text that is not compressed.
 
     >>> [is_plain_text_name(name) for name in ("stories.txt", "stories.txt.gz", "pages.jsonl")]
@@ -155,7 +156,7 @@ def find_marks_in(path: Path) -> list[str]:
     return find_marks(head.replace(rb"\r\n", CRLF) if kind == ".jsonl" else head)
 
 
-def check_plain_text(source: str | os.PathLike[str]) -> None:
+def check_plain_text(source: StrPath) -> None:
     """Raise if a file is binary, compressed, JSON Lines or Parquet: its bytes would be read as text."""
     path = Path(source)
     found = path.suffix.lower()

@@ -30,12 +30,13 @@ from bytewright.corpus.file_formats import (
 from bytewright.errors import FormatError, UsageError, first_line
 from bytewright.formatting import Progress
 from bytewright.storage import filesystem
+from bytewright.storage.filesystem import StrPath
 
 END = END_OF_TEXT.encode()
 LONGEST_LINE = 2**28
 """Longer lines of JSON are rejected, because a whole line must fit into memory."""
 ROWS_AT_ONCE = 32
-MOST_EXPANSION = 2**15
+MAX_EXPANSION = 2**15
 """The largest accepted ratio of text to file size in Parquet, about the limit of Zstandard. Without a bound,
 a file of 1 kB could contain any number of rows that repeat one text."""
 
@@ -48,7 +49,7 @@ class Chunk(NamedTuple):
 
 
 def read_documents(
-    path: str | os.PathLike[str],
+    path: StrPath,
     *,
     field: str = "text",
     clean: bool = False,
@@ -72,7 +73,7 @@ def read_documents(
 
 
 def read_chunks(
-    path: str | os.PathLike[str],
+    path: StrPath,
     *,
     field: str = "text",
     clean: bool = False,
@@ -101,7 +102,7 @@ def read_chunks(
 
 
 def read_files(
-    sources: Sequence[str | os.PathLike[str]],
+    sources: Sequence[StrPath],
     *,
     field: str = "text",
     clean: bool = False,
@@ -125,7 +126,7 @@ def _shift(progress: Progress | None, before: int, total: int) -> Progress | Non
 
 
 def read_fields(
-    path: str | os.PathLike[str], fields: Sequence[str], *, progress: Progress | None = None
+    path: StrPath, fields: Sequence[str], *, progress: Progress | None = None
 ) -> Iterator[tuple[int, tuple[str, ...]]]:
     """Yield the number and the named fields of each line of a JSON Lines file, which may be compressed."""
     path = Path(path)
@@ -284,9 +285,9 @@ def _claimed_bytes(file: Any, field: str) -> int:
 
 
 def _check_expansion(path: Path, size: int, num_bytes: int) -> None:
-    if num_bytes > MOST_EXPANSION * size:
-        message = f"{path}: the text is more than {MOST_EXPANSION} times as large as the file ({size} bytes)"
-        raise FormatError(message, path=path, expected=MOST_EXPANSION)
+    if num_bytes > MAX_EXPANSION * size:
+        message = f"{path}: the text is more than {MAX_EXPANSION} times as large as the file ({size} bytes)"
+        raise FormatError(message, path=path, expected=MAX_EXPANSION)
 
 
 def _texts_of(column: Any, path: Path, num_before: int) -> list[Any]:

@@ -25,6 +25,7 @@ from bytewright.corpus.readers import Chunk, chunks_of_text, read_chunks, read_f
 from bytewright.errors import UsageError
 from bytewright.executors import map_unordered
 from bytewright.formatting import Progress
+from bytewright.storage.filesystem import StrPath
 
 WORD = re.compile(r"[^\W_]+(?:['\u2019][^\W_]+)*")
 EXACT_WORDS = 2**21
@@ -61,7 +62,7 @@ class CorpusStats:
 
 
 def measure_corpus(
-    source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    source: StrPath | Sequence[StrPath],
     *,
     field: str = "text",
     clean: bool = False,

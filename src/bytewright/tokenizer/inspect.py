@@ -12,18 +12,15 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, zip_longest
-from typing import Any, Protocol
+from typing import Protocol
 
-import numpy as np
-
+from bytewright.data.tokenfile import Ids
 from bytewright.errors import UsageError
 from bytewright.tokenizer.formats.tiktoken import merge_in_order
 from bytewright.tokenizer.vocabulary import Merge, Vocabulary
 
 PILE_BYTES = 825 * 10**9
 """The size of the Pile, a well-known corpus, for comparing encoding speeds."""
-
-Ids = np.ndarray[Any, np.dtype[np.unsignedinteger[Any]]]
 
 
 class Encoder(Protocol):
@@ -32,11 +29,9 @@ class Encoder(Protocol):
     @property
     def vocabulary(self) -> Vocabulary:
         """The vocabulary."""
-        ...
 
     def encode_array(self, text: str | bytes, *, num_threads: int | None = None) -> Ids:
         """Return the ids of a text."""
-        ...
 
 
 # One vocabulary

@@ -9,7 +9,7 @@ it. The file begins with an end token that does not count, so that a window can 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from itertools import islice
 
 import numpy as np
 
@@ -50,7 +50,8 @@ def encode_pairs(
         target, tokenizer_fingerprint=tokenizer.fingerprint, vocabulary_size=tokenizer.vocab_size, masked=True
     ) as writer:
         writer.append([end], mask=[False])
-        for pairs in _in_batches(read_fields(source, (prompt, completion), progress=progress)):
+        lines = read_fields(source, (prompt, completion), progress=progress)
+        while pairs := list(islice(lines, PAIRS_AT_ONCE)):
             texts = [text for _, pair in pairs for text in pair]
             encoded = tokenizer.encode_batch(texts, num_threads=num_threads)
             for (line, _), asked, answer in zip(pairs, encoded[::2], encoded[1::2], strict=True):
@@ -62,14 +63,3 @@ def encode_pairs(
         if not writer.num_documents:
             raise UsageError.at(source, "holds no pairs")
     return TokenFile.open(target)
-
-
-def _in_batches(pairs: Iterator[tuple[int, tuple[str, ...]]]) -> Iterator[list[tuple[int, tuple[str, ...]]]]:
-    batch = []
-    for pair in pairs:
-        batch.append(pair)
-        if len(batch) == PAIRS_AT_ONCE:
-            yield batch
-            batch = []
-    if batch:
-        yield batch

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from bytewright import _native
 from bytewright.corpus import END_OF_TEXT
 from bytewright.corpus.file_formats import check_plain_text
-from bytewright.data.tokenfile import TokenFile, TokenFileWriter
+from bytewright.data.tokenfile import Ids, TokenFile, TokenFileWriter
 from bytewright.errors import TokenizerError, UsageError, shorten
 from bytewright.formatting import Progress
 from bytewright.storage import atomic
@@ -31,13 +31,11 @@ from bytewright.system import Background, usable_cores
 from bytewright.tokenizer.formats import read_bytewright, read_gpt2, write_bytewright
 from bytewright.tokenizer.vocabulary import PATTERNS, Merge, Vocabulary, name_of_pattern
 
-Ids = npt.NDArray[np.uint16] | npt.NDArray[np.uint32]
-
 PIECE = 8 << 20
 """The size in bytes of the pieces of a file; pieces are smaller with many threads and near the end."""
-MOST_PIECES = 128
+MAX_PIECES = 128
 """The largest number of pieces that are encoded at the same time, which bounds the memory."""
-MOST_THREADS = 2**16
+MAX_THREADS = 2**16
 """The largest number of threads requested; the native code starts fewer."""
 
 
@@ -48,7 +46,7 @@ def check_num_threads(num_threads: int | None) -> int:
     if operator.index(num_threads) < 1:
         message = f"num_threads must be at least 1, but is {shorten(num_threads)}"
         raise UsageError(message, key="num_threads", found=num_threads)
-    return min(operator.index(num_threads), MOST_THREADS)
+    return min(operator.index(num_threads), MAX_THREADS)
 
 
 class Tokenizer:
@@ -251,7 +249,7 @@ def _encode_ahead(file: _native.FileEncoder, num_threads: int) -> Iterator[tuple
     The threads encode the next pieces while the caller uses the ids. Towards the end of the file pieces
     become shorter, so that all threads have work until the end.
     """
-    num_threads = min(num_threads, MOST_PIECES)
+    num_threads = min(num_threads, MAX_PIECES)
     longest = PIECE // (1 + num_threads // 8)
     start = 0
     coming: deque[tuple[Future[Ids], int]] = deque()

@@ -15,7 +15,6 @@ A byte may lack a token. Then only texts without that byte can be encoded.
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -27,6 +26,7 @@ from typing import TypeVar
 
 from bytewright.corpus import END_OF_TEXT
 from bytewright.errors import FormatError, TokenizerError, UsageError, shorten
+from bytewright.storage.filesystem import StrPath
 
 MAX_TOKEN_ID = 2**32 - 1
 
@@ -227,7 +227,7 @@ def check_all_bytes(vocabulary: Vocabulary, purpose: str) -> None:
 
 
 @contextmanager
-def naming_files(*files: str | os.PathLike[str]) -> Iterator[None]:
+def naming_files(*files: StrPath) -> Iterator[None]:
     """Convert a `TokenizerError` in the block to a `FormatError` that names the files.
 
     >>> with naming_files("vocab.json", "merges.txt"):

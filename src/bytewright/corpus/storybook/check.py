@@ -22,7 +22,7 @@ from bytewright.corpus.storybook.grammar import Call, Part, Parts, StoryGrammar
 from bytewright.corpus.storybook.parse import Facts, Parser, Step
 
 ENDS = frozenset(".!?")
-SENTENCES_REMEMBERED = 100_000
+MAX_CACHED_SENTENCES = 100_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,7 +163,7 @@ class Checker:
                 for steps, starts in zip(self._templates, self._firsts, strict=True)
                 if starts is None or sentence[:1] in starts
             ]
-            if len(self._known) == SENTENCES_REMEMBERED:
+            if len(self._known) == MAX_CACHED_SENTENCES:
                 self._known.clear()
             known = self._known[sentence] = self.parser.fitting(sentence, candidates)
         return known

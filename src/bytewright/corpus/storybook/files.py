@@ -6,7 +6,6 @@ The same seed yields the same bytes for any number of workers, and a smaller fil
 
 from __future__ import annotations
 
-import os
 from collections.abc import Generator, Iterator
 from concurrent.futures import Executor
 from contextlib import closing
@@ -22,6 +21,7 @@ from bytewright.corpus.storybook.generator import Split
 from bytewright.errors import wrong_value
 from bytewright.formatting import Progress
 from bytewright.storage import atomic
+from bytewright.storage.filesystem import StrPath
 from bytewright.system import usable_cores
 
 STORIES_PER_TASK = 128
@@ -45,7 +45,7 @@ class Written:
 
 
 def write_stories(
-    path: str | os.PathLike[str],
+    path: StrPath,
     size: int,
     *,
     seed: int,
@@ -99,9 +99,9 @@ def _generate_lines(seed: int, split: Split, indices: range) -> list[tuple[bytes
 
 
 def check_story_file(
-    path: str | os.PathLike[str],
+    path: StrPath,
     *,
-    training_path: str | os.PathLike[str] | None = None,
+    training_path: StrPath | None = None,
     num_workers: int = 1,
     progress: Progress | None = None,
 ) -> CheckReport:

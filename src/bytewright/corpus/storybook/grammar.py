@@ -116,11 +116,6 @@ class StoryGrammar:
     beats: frozenset[str]
     """The rules that consist of whole sentences; the others are phrases, or beats after a space."""
 
-    @functools.cached_property
-    def numbers(self) -> Mapping[str, int]:
-        """The index of each variable by its name."""
-        return {variable.name: number for number, variable in enumerate(self.variables)}
-
     def named(self, plot: Plot) -> dict[str, str]:
         """Return the names of the variables and of their values in a plot."""
         return {

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import math
-import os
 import re
 from collections import Counter
 from dataclasses import dataclass, field
@@ -23,6 +22,7 @@ from bytewright.corpus.worldbook.book import Worldbook
 from bytewright.corpus.worldbook.derivation import LanguageError, ParsingBuilder
 from bytewright.corpus.worldbook.world import World
 from bytewright.formatting import Progress
+from bytewright.storage.filesystem import StrPath
 
 FACTS = ("fact", "recall", "result")
 """Mentions that follow from the world, from the things before, or from a calculation."""
@@ -120,10 +120,10 @@ def check_document(book: Worldbook, text: str) -> DocumentCheck:
 
 
 def check_document_file(
-    path: str | os.PathLike[str],
+    path: StrPath,
     world: World,
     *,
-    training_path: str | os.PathLike[str] | None = None,
+    training_path: StrPath | None = None,
     num_workers: int = 1,
     progress: Progress | None = None,
 ) -> WorldReport:
@@ -165,7 +165,7 @@ class _LenientBuilder(ParsingBuilder):
             self.stated[kind] += 1
 
 
-def recognise_book(path: str | os.PathLike[str], world: World) -> Book:
+def recognise_book(path: StrPath, world: World) -> Book:
     """Return the book whose grammar the first texts of a file follow further; the storybook if both fail."""
     storybook, worldbook = Storybook.load(), Worldbook(world)
     num_ahead = 0  # characters by which the grammar of the world book is followed further

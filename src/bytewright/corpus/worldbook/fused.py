@@ -6,6 +6,8 @@ operation, and up to four arguments, which are indices into the tables of the pr
 
 from __future__ import annotations
 
+from typing import get_args
+
 from bytewright._native import WorldbookWriter
 from bytewright.corpus.storybook.grammar import Call
 from bytewright.corpus.worldbook import slots
@@ -14,8 +16,7 @@ from bytewright.corpus.worldbook.machine import Machine
 from bytewright.corpus.worldbook.world import FIRST, LAST
 
 Instruction = tuple[int, int, int, int, int]
-FORMS: tuple[slots.Form, ...] = ("plain", "article", "capital")
-OPERATIONS = ("=", "+", "-", "*")
+FORMS, OPERATIONS = get_args(slots.Form), get_args(slots.Operation)
 
 
 def make_writer(machine: Machine) -> WorldbookWriter:

@@ -127,11 +127,6 @@ def unspell(spelling: str) -> bytes | None:
         return None
 
 
-def spell_merge(merge: Merge) -> str:
-    """Return the spelling of a merge: `(b" ", b"t") -> "Ġ t"`."""
-    return f"{spell(merge[0])} {spell(merge[1])}"
-
-
 def read_merge(merge: Json) -> Merge:
     """Return a merge that is written as "left right" or, in newer files, as ["left", "right"]."""
     halves = merge.value.split(" ") if isinstance(merge.value, str) else merge.value
@@ -175,5 +170,5 @@ def spell_tokens(ids_of_tokens: Mapping[bytes, int]) -> dict[str, int]:
 
 
 def spell_merges(merges: Iterable[Merge]) -> list[str]:
-    """Return the spellings of merges."""
-    return [spell_merge(merge) for merge in merges]
+    """Return the spellings of merges: `(b" ", b"t")` is "Ġ t"."""
+    return [f"{spell(left)} {spell(right)}" for left, right in merges]
