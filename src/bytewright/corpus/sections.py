@@ -54,7 +54,7 @@ class Section:
 
 
 def read_sections(text: str, file: str, heading: re.Pattern[str]) -> list[Section]:
-    r"""Return the sections of a text; `heading` has groups for the kind, the name and the forms.
+    r"""Return the sections of a text; `heading` has groups for the kind, the name and, if any, the forms.
 
     >>> pattern = re.compile(r"(plot) ([a-z]+)(?:: (.*))?")
     >>> text = "plot hero: he, his\n    3 [age=old] king |\n        queen"
@@ -102,8 +102,8 @@ def _heading(place: Place, line: str, heading: re.Pattern[str]) -> Section:
     match = heading.fullmatch(line)
     if not match:
         place.reject(f"expected a heading such as 'phrase colour', found {line!r}")
-    kind, name, forms = match.groups()
-    return Section(place, kind, name, forms.split(", ") if forms else [name])
+    kind, name, *others = match.groups()
+    return Section(place, kind, name, others[0].split(", ") if others and others[0] else [name])
 
 
 def _item(place: Place, line: str) -> Item:

@@ -68,7 +68,11 @@ LanguageModelLoss = Callable[[TransformerLM, Tensor, Tensor], Tensor]
 """A function of a model, ids and targets that returns the mean loss of a batch."""
 
 KERNEL_HEADS, KERNEL_CONTEXT = (32, 64), 512
-"""Head sizes and the longest context of our attention kernel; a test compares them with the kernel."""
+"""Head sizes and the longest context for which our attention kernel is used.
+
+For other head sizes, torch's compiled attention is faster. In longer contexts, one program per head leaves
+too much of a GPU idle.
+"""
 
 SPLIT_HEADS = (32, 64, 128, 256)
 """Head sizes for which a kernel normalises and rotates q and k: powers of two."""
@@ -233,30 +237,28 @@ class FusedSelfAttention(MultiHeadSelfAttention):
     def _attend_after_kernel(self, qkv: Float[Tensor, "batch seq qkv_width"]) -> Hidden:
         from bytewright.model.kernels.heads import SplitHeads
 
-        rope = self.rope
-        cos, sin = (rope.cos, rope.sin) if isinstance(rope, RotaryPositionalEmbedding) else (None, None)
         q, k, v = SplitHeads.apply(  # type: ignore[no-untyped-call]
-            qkv, join_gains(self), cos, sin, self.num_heads, self.d_head, EPSILON
+            qkv, join_gains(self), *self._tables(), self.num_heads, self.d_head, EPSILON
         )
         return self._attend(q, k, v)
 
     def _kernel_supports(self, qkv: Float[Tensor, "*batch seq qkv_width"]) -> bool:
-        if not kernels.supports(qkv):
-            return False
-        from bytewright.model.kernels.attention import LONGEST, SERVED_HEADS
-
-        return qkv.ndim == 3 and qkv.shape[-2] <= LONGEST and self.d_head in SERVED_HEADS
+        is_short = qkv.ndim == 3 and qkv.shape[-2] <= KERNEL_CONTEXT
+        return is_short and self.d_head in KERNEL_HEADS and kernels.supports(qkv)
 
     def _attend_by_kernel(
         self, qkv: Float[Tensor, "batch seq qkv_width"]
     ) -> Float[Tensor, "batch seq d_model"]:
         from bytewright.model.kernels.attention import rotary_attention
 
-        rope = self.rope
-        cos, sin = (rope.cos, rope.sin) if isinstance(rope, RotaryPositionalEmbedding) else (None, None)
         heads = self.num_heads, self.num_kv_heads
-        attended: Tensor = rotary_attention(qkv, cos, sin, *heads, join_gains(self), EPSILON)[0]
+        attended: Tensor = rotary_attention(qkv, *self._tables(), *heads, join_gains(self), EPSILON)[0]
         return attended
+
+    def _tables(self) -> tuple[Tensor | None, Tensor | None]:
+        """Return cos and sin of the rotary embedding, or None without it."""
+        rope = self.rope
+        return (rope.cos, rope.sin) if isinstance(rope, RotaryPositionalEmbedding) else (None, None)
 
 
 @fused_version_of(Embedding)

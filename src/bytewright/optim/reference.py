@@ -51,7 +51,9 @@ class Optimizer(torch.optim.Optimizer):
 
     def __init__(self, params: Parameters, **settings: Any) -> None:
         given = [dict(item) if isinstance(item, dict) else item for item in params]
-        super().__init__(_require_some(given), settings)
+        if not given:
+            raise _no_parameters()
+        super().__init__(given, settings)
         if not self.parameters:
             raise _no_parameters()
 
@@ -415,12 +417,6 @@ def evaluate(closure: Closure | None) -> Any:
         return None
     with torch.enable_grad():
         return closure()
-
-
-def _require_some(given: list[Any]) -> list[Any]:
-    if not given:
-        raise _no_parameters()
-    return given
 
 
 def _no_parameters() -> UsageError:

@@ -41,7 +41,7 @@ from bytewright.corpus.storybook.grammar import Call
 from bytewright.corpus.worldbook import slots
 from bytewright.corpus.worldbook.grammar import Limits, WorldGrammar
 
-HEADING = re.compile(r"(limits|genres|facts|turns|words|zipf|join|pairs|range|rule) ([a-z_]+)(:)?")
+HEADING = re.compile(r"(limits|genres|facts|turns|words|zipf|join|pairs|range|rule) ([a-z_]+)")
 LEXICONS = ("words", "zipf", "join", "pairs", "range")
 NUMBER = re.compile(r"#([+*-]?)(\d+)-(\d+)")
 SLOT = re.compile(r"(?:([aA]) )?(?:([a-z]+)=)?([A-Za-z_]+)(?:\.([A-Za-z]+))?(?:-([a-z]+))?")

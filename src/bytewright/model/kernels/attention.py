@@ -22,9 +22,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-LONGEST = 512
-"""The longest supported context; in longer ones, one program per head leaves too much of a GPU idle."""
-
 
 class Blocks(NamedTuple):
     """The block sizes of a pass: queries and keys per iteration, and warps per program."""
@@ -44,9 +41,6 @@ BLOCKS = {
 The fastest of the tested sizes on an H200, at 256 and 512 tokens. Registers limit them: with 168 per thread,
 three programs of the forward pass for heads of 32 fit on a multiprocessor; with 174, only two.
 """
-
-SERVED_HEADS = (32, 64)
-"""The head sizes for which models use this kernel, because it is faster than torch's compiled attention."""
 
 LOG2E = math.log2(math.e)
 
