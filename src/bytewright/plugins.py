@@ -11,6 +11,7 @@ the process. A part that an imported module registers belongs to the file of tha
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import re
@@ -41,8 +42,12 @@ class Plugin:
     """A file that registers parts; `source` is what was executed."""
 
     path: Path
-    sha256: str
     source: bytes = field(repr=False)
+
+    @functools.cached_property
+    def sha256(self) -> str:
+        """The SHA-256 of the source."""
+        return hashlib.sha256(self.source).hexdigest()
 
     @property
     def parts(self) -> dict[str, tuple[str, ...]]:
@@ -71,8 +76,7 @@ def load_plugin(path: atomic.StrPath) -> Plugin:
     error in the file raises `UsageError` with the file and line, and none of its parts is registered.
     """
     file = Path(os.path.realpath(path))
-    source = _read(Path(path))
-    plugin = Plugin(path=file, sha256=hashlib.sha256(source).hexdigest(), source=source)
+    plugin = Plugin(path=file, source=_read(Path(path)))
     for loaded in _loaded.values():
         if loaded.sha256 == plugin.sha256:
             return loaded
@@ -214,8 +218,7 @@ def plugin_digests(settings: Mapping[str, Any]) -> dict[str, str]:
 def _plugin_at(file: Path) -> Plugin:
     if file in _loaded:
         return _loaded[file]
-    source = _read(file)  # of a module that was imported
-    return Plugin(path=file, sha256=hashlib.sha256(source).hexdigest(), source=source)
+    return Plugin(path=file, source=_read(file))  # of a module that was imported
 
 
 # The record of a run

@@ -10,9 +10,9 @@ from __future__ import annotations
 import re
 import shlex
 import tomllib
-from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
+from itertools import takewhile
 from pathlib import Path
 from typing import Literal
 
@@ -105,15 +105,10 @@ def find_shipped(path: Path) -> ShippedRecipe | None:
 
 def _read(path: Path) -> ShippedRecipe:
     text = path.read_text(encoding="utf-8")
-    comment = " ".join(line[1:].strip() for line in _first_paragraph(text))
+    paragraph = takewhile(lambda line: line.strip() not in ("", "#"), text.splitlines())
+    comment = " ".join(line[1:].strip() for line in paragraph)
     summary = re.split(r"(?<=\.) (?=[A-Z`])", comment, maxsplit=1)[0]
     return ShippedRecipe(path.stem, path, "sweep" if "question" in tomllib.loads(text) else "train", summary)
-
-
-def _first_paragraph(text: str) -> Sequence[str]:
-    lines = text.splitlines()
-    end = next((number for number, line in enumerate(lines) if line.strip() in ("", "#")), len(lines))
-    return lines[:end]
 
 
 def _parse_command(line: str) -> DataCommand | None:

@@ -72,8 +72,10 @@ def build_optimizer(
     part = optimizers[config.name]
     options = read_optimizer_options(config.name, config.options)
     try:
-        build = _build_class if isinstance(part, type) else _call
-        optimizer = build(part, model, config, options)
+        if isinstance(part, type):
+            optimizer = _build_class(part, model, config, options)
+        else:
+            optimizer = part(model, config, **options)
     except Exception as error:
         if isinstance(error, BytewrightError) or is_out_of_memory(error):
             raise
@@ -95,7 +97,10 @@ def read_optimizer_options(name: str, options: Mapping[str, Any]) -> dict[str, A
 
 def provided_to(part: Any) -> tuple[str, ...]:
     """Return the parameters of a registered optimizer that a run passes; all others are options."""
-    return (_first_parameter(part), *_fields_of(part)) if isinstance(part, type) else ("model", "config")
+    if not isinstance(part, type):
+        return "model", "config"
+    first = next(iter(inspect.signature(part).parameters), "params")
+    return first, *_fields_of(part)
 
 
 def check_optimizer(optimizer: object, model: Module, name: str) -> torch.optim.Optimizer:
@@ -190,10 +195,6 @@ def _by_decay(parameters: Sequence[Parameter], weight_decay: float) -> list[Grou
     return [group for group in groups if group["params"]]
 
 
-def _call(part: Any, model: Module, config: OptimizerSettings, options: Mapping[str, Any]) -> Any:
-    return part(model, config, **options)
-
-
 def _build_class(
     part: type[torch.optim.Optimizer], model: Module, config: OptimizerSettings, options: Mapping[str, Any]
 ) -> torch.optim.Optimizer:
@@ -226,10 +227,6 @@ def _fields_of(part: type) -> list[str]:
         if name in FIELDS and (is_pair if name == "betas" else is_number):
             found.append(name)
     return found
-
-
-def _first_parameter(part: type) -> str:
-    return next(iter(inspect.signature(part).parameters), "params")
 
 
 optimizers.register("adamw")(AdamW)

@@ -30,8 +30,13 @@ MAX_DEPTH = 100
 
 def read_text(path: StrPath, *, max_bytes: int | None = None) -> str:
     """Return the contents of a UTF-8 file; line ends are not converted."""
+    return decode_text(read_bytes(path, max_bytes=max_bytes), path)
+
+
+def decode_text(data: bytes, path: StrPath) -> str:
+    """Return the contents of the UTF-8 file at `path`."""
     try:
-        return read_bytes(path, max_bytes=max_bytes).decode()
+        return data.decode()
     except UnicodeDecodeError as error:
         raise FormatError.at(path, f"byte {error.start} is not UTF-8 ({error.reason})") from None
 

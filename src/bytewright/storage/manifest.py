@@ -15,7 +15,14 @@ from pathlib import Path
 from bytewright.errors import FormatError, shorten
 from bytewright.storage import filesystem
 from bytewright.storage.filesystem import StrPath
-from bytewright.storage.json_reader import Json, dump_json, parse_json, read_document, with_checksum
+from bytewright.storage.json_reader import (
+    Json,
+    decode_text,
+    dump_json,
+    parse_json,
+    read_document,
+    with_checksum,
+)
 
 MANIFEST = "manifest.json"
 FORMAT = "bytewright folder 1"
@@ -65,11 +72,7 @@ class Folder:
 
     def read_text(self, name: str) -> str:
         """Return the contents of one UTF-8 file."""
-        try:
-            return self.read_bytes(name).decode()
-        except UnicodeDecodeError as error:
-            path = self.path / name
-            raise FormatError.at(path, f"byte {error.start} is not UTF-8") from None
+        return decode_text(self.read_bytes(name), self.path / name)
 
     def read_json(self, name: str) -> object:
         """Return the value of one JSON file."""
