@@ -299,7 +299,7 @@ class Background:
     def __enter__(self) -> Background:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *raised: object) -> None:
         """Wait for the functions that are running; drop those that have not started."""
         with contextlib.suppress(Empty):
             while True:

@@ -8,6 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bytewright.data.tokenfile import Ids
 from bytewright.errors import UsageError
 from bytewright.tokenizer import inspect
 from bytewright.tokenizer.reference import (
@@ -29,7 +30,7 @@ class ReferenceTokenizer:
     def __init__(self, vocabulary: Vocabulary) -> None:
         self.vocabulary = vocabulary
 
-    def encode_array(self, text: str | bytes, *, num_threads: int | None = None) -> inspect.Ids:
+    def encode_array(self, text: str | bytes, *, num_threads: int | None = None) -> Ids:
         data = text.encode() if isinstance(text, str) else text
         return np.array(encode_reference(data, self.vocabulary), dtype=np.uint32)
 
@@ -129,7 +130,7 @@ def test_throughput_is_the_median_of_the_timed_runs_and_the_first_run_is_not_tim
     runs = 0
 
     class Counting(ReferenceTokenizer):
-        def encode_array(self, text: str | bytes, *, num_threads: int | None = None) -> inspect.Ids:
+        def encode_array(self, text: str | bytes, *, num_threads: int | None = None) -> Ids:
             nonlocal runs
             runs += 1
             return super().encode_array(text)

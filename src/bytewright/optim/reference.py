@@ -50,7 +50,7 @@ class Optimizer(torch.optim.Optimizer):
     """Settings that only torch's class of this name has, and the value for which both rules are the same."""
 
     def __init__(self, params: Parameters, **settings: Any) -> None:
-        given = [dict(item) if isinstance(item, dict) else item for item in params]
+        given: list[Any] = [dict(item) if isinstance(item, dict) else item for item in params]
         if not given:
             raise _no_parameters()
         super().__init__(given, settings)

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from bytewright.data.dataset import ShardedIds
+    from bytewright.data.tokenfile import Ids
     from bytewright.tokenizer import Phase, Tokenizer, TrainingResult
-    from bytewright.tokenizer.tokenizer import Ids
     from bytewright.tokenizer.vocabulary import Vocabulary
 
 
