@@ -1,98 +1,98 @@
-"""The app: all routes of the server, behind the checks of `guard`."""
+"""The app: all routes of the server, behind the checks of `guard`.
+
+`/v1/completions` is a plain ASGI application. While the engine works, it also waits for a disconnect of the
+client, and then cancels the jobs at once. A response starts with the first update, so that a request that
+fails before it gets a proper status.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route, Router
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from bytewright.errors import FormatError, shorten
-from bytewright.serve.completions import Completions, json_response
+from bytewright.serve.engine import EngineError, Job, Update
 from bytewright.serve.guard import Guard, GuardOptions
-from bytewright.serve.metrics import Metrics
-from bytewright.serve.protocol import check_keys, error_body, read_object
-from bytewright.serve.service import Service
+from bytewright.serve.protocol import (
+    CompletionRequest,
+    CompletionWriter,
+    choice_of,
+    error_body,
+    event,
+    json_response,
+    read_body,
+    read_completion,
+)
+from bytewright.serve.service import Service, Updates
+from bytewright.serve.text import ChoiceText
 
-Handler = Callable[[Request], Awaitable[Response]]
 Lifespan = Callable[[Any], AbstractAsyncContextManager[None]]
 
 
 def make_app(service: Service, options: GuardOptions, *, lifespan: Lifespan | None = None) -> ASGIApp:
     """Return the app of a service."""
-    metrics = Metrics(service)
+    endpoints = Endpoints(service)
     routes = [
-        Route("/v1/completions", Completions(service, metrics), methods=["POST"]),
-        Route("/v1/models", list_models(service)),
-        Route("/v1/models/{name:path}", show_model(service)),
-        Route("/tokenize", tokenize(service), methods=["POST"]),
-        Route("/detokenize", detokenize(service), methods=["POST"]),
-        Route("/health", show_health(service)),
-        Route("/metrics", show_metrics(metrics)),
+        Route("/v1/completions", Completions(service), methods=["POST"]),
+        Route("/v1/models", endpoints.list_models),
+        Route("/v1/models/{name:path}", endpoints.show_model),
+        Route("/tokenize", endpoints.tokenize, methods=["POST"]),
+        Route("/detokenize", endpoints.detokenize, methods=["POST"]),
+        Route("/health", endpoints.show_health),
+        Route("/metrics", endpoints.show_metrics),
     ]
-    router = Router(routes, redirect_slashes=False, lifespan=lifespan)
-    return Guard(router, options, counter=metrics, is_draining=lambda: service.is_draining)
+    return Guard(Router(routes, redirect_slashes=False, lifespan=lifespan), options, service)
 
 
-def describe_model(service: Service) -> dict[str, Any]:
-    """Return the served model as the API describes it."""
-    loaded = service.loaded
-    return {
-        "id": loaded.name,
-        "object": "model",
-        "created": 0,
-        "owned_by": "bytewright",
-        "context_length": loaded.model.config.context_length,
-        "vocab_size": loaded.tokenizer.vocab_size,
-    }
+class Endpoints:
+    """The endpoints that answer at once."""
 
+    def __init__(self, service: Service) -> None:
+        self.service = service
 
-def list_models(service: Service) -> Handler:
-    """Return the handler of /v1/models."""
+    def _describe_model(self) -> dict[str, Any]:
+        loaded = self.service.loaded
+        return {
+            "id": loaded.name,
+            "object": "model",
+            "created": 0,
+            "owned_by": "bytewright",
+            "context_length": loaded.model.config.context_length,
+            "vocab_size": loaded.tokenizer.vocab_size,
+        }
 
-    async def handle(request: Request) -> Response:
-        return json_response({"object": "list", "data": [describe_model(service)]})
+    async def list_models(self, request: Request) -> Response:
+        """Answer /v1/models."""
+        return json_response({"object": "list", "data": [self._describe_model()]})
 
-    return handle
-
-
-def show_model(service: Service) -> Handler:
-    """Return the handler of /v1/models/NAME."""
-
-    async def handle(request: Request) -> Response:
-        model = describe_model(service)
+    async def show_model(self, request: Request) -> Response:
+        """Answer /v1/models/NAME."""
+        model = self._describe_model()
         if request.path_params["name"] != model["id"]:
             return json_response(error_body("this server has no such model", 404, "model"), 404)
         return json_response(model)
 
-    return handle
-
-
-def tokenize(service: Service) -> Handler:
-    """Return the handler of /tokenize: text to ids."""
-
-    async def handle(request: Request) -> Response:
-        tokenizer = service.loaded.tokenizer
-        body = read_object(await request.body())
-        check_keys(body, ["model", "prompt"])
-        ids = tokenizer.encode(body["prompt"].as_text())
-        limit = service.loaded.model.config.context_length
+    async def tokenize(self, request: Request) -> Response:
+        """Answer /tokenize: text to ids."""
+        loaded = self.service.loaded
+        body = await read_body(request, ["model", "prompt"])
+        ids = loaded.tokenizer.encode(body["prompt"].as_text())
+        limit = loaded.model.config.context_length
         return json_response({"tokens": ids, "count": len(ids), "max_model_len": limit})
 
-    return handle
-
-
-def detokenize(service: Service) -> Handler:
-    """Return the handler of /detokenize: ids to text."""
-
-    async def handle(request: Request) -> Response:
-        tokenizer = service.loaded.tokenizer
-        body = read_object(await request.body())
-        check_keys(body, ["model", "tokens"])
+    async def detokenize(self, request: Request) -> Response:
+        """Answer /detokenize: ids to text."""
+        tokenizer = self.service.loaded.tokenizer
+        body = await read_body(request, ["model", "tokens"])
         ids = [it.as_integer() for it in body["tokens"].elements()]
         for id in ids:
             if id not in tokenizer.vocab:
@@ -100,24 +100,180 @@ def detokenize(service: Service) -> Handler:
                 raise FormatError(message, key="tokens", found=id)
         return json_response({"prompt": tokenizer.decode(ids)})
 
-    return handle
-
-
-def show_health(service: Service) -> Handler:
-    """Return the handler of /health."""
-
-    async def handle(request: Request) -> Response:
-        if service.state == "ready":
+    async def show_health(self, request: Request) -> Response:
+        """Answer /health."""
+        if self.service.state == "ready":
             return json_response({"status": "ok"})
-        return json_response({"status": service.state}, 503, {"retry-after": "5"})
+        return json_response({"status": self.service.state}, 503, {"retry-after": "5"})
 
-    return handle
+    async def show_metrics(self, request: Request) -> Response:
+        """Answer /metrics."""
+        content = self.service.metrics.render()
+        return Response(content, media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
-def show_metrics(metrics: Metrics) -> Handler:
-    """Return the handler of /metrics."""
+class Completions:
+    """The endpoint /v1/completions."""
 
-    async def handle(request: Request) -> Response:
-        return Response(metrics.render(), media_type="text/plain; version=0.0.4; charset=utf-8")
+    def __init__(self, service: Service) -> None:
+        self.service = service
 
-    return handle
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        started = time.perf_counter()
+        loaded = self.service.loaded
+        request = read_completion(await Request(scope, receive).body(), loaded.tokenizer)
+        if request.model not in (None, loaded.name):
+            response = error_body(f"this server has no model {shorten(request.model)}", 404, "model")
+            await json_response(response, 404)(scope, receive, send)
+            return
+        jobs = request.jobs()
+        for job in jobs:
+            self.service.engine.check(job)
+        with self.service.run(jobs) as updates:
+            watcher = asyncio.create_task(_watch_disconnect(receive, updates))
+            answer = _Answer(self.service, request, jobs, updates)
+            try:
+                await (answer.stream if request.stream else answer.send_whole)(send, started)
+            finally:
+                watcher.cancel()
+
+
+class _Choice:
+    """One text of a request."""
+
+    def __init__(self, request: CompletionRequest, index: int, service: Service) -> None:
+        self.index = index
+        self.prompt_text, self.prompt = request.prompts[index // request.n]
+        has_logprobs = request.logprobs is not None
+        self.text = ChoiceText(service.loaded.tokenizer, request.stop, has_logprobs=has_logprobs)
+        self.must_echo = request.echo
+        self.waits_for_scores = request.echo and has_logprobs and len(self.prompt) > 1
+        self.last_token = 0.0
+        self.reason: str | None = None
+
+    def feed(self, update: Update) -> str:
+        """Return the text that an update adds; set `reason` at the end."""
+        pieces = []
+        if self.must_echo and (update.prompt_scores or not self.waits_for_scores or update.is_last):
+            pieces.append(self.text.feed_prompt(self.prompt_text, self.prompt, update.prompt_scores))
+            self.must_echo = False
+        pieces.append(self.text.feed(update.ids, update.scores))
+        if update.reason is not None:
+            pieces.append(self.text.finish())
+        self.reason = "stop" if self.text.is_stopped else update.reason
+        return "".join(pieces)
+
+
+class _Answer:
+    """The answer to one request, from the updates of its jobs: as a whole or as a stream."""
+
+    def __init__(
+        self, service: Service, request: CompletionRequest, jobs: Sequence[Job], updates: Updates
+    ) -> None:
+        self.service, self.metrics, self.updates = service, service.metrics, updates
+        self.writer = CompletionWriter(request, service.loaded.name)
+        self.choices = {job: _Choice(request, index, service) for index, job in enumerate(jobs)}
+        self.open_jobs = set(jobs)
+
+    @property
+    def num_tokens(self) -> int:
+        """The number of new tokens of all choices."""
+        return sum(choice.text.num_tokens for choice in self.choices.values())
+
+    async def send_whole(self, send: Send, started: float) -> None:
+        """Wait for all choices and send one response."""
+        texts = dict.fromkeys(self.choices, "")
+        while self.open_jobs:
+            job, update = await self._next()
+            if job in self.open_jobs:
+                if update.ids and not self.num_tokens:
+                    self.metrics.first_token.observe(time.perf_counter() - started)
+                texts[job] += self._feed(job, update)
+        results = [
+            choice_of(choice.index, texts[job], choice.text.take_logprobs(is_last=True), choice.reason)
+            for job, choice in self.choices.items()
+        ]
+        body = self.writer.whole(results, self.num_tokens)
+        await _send_start(send, "application/json", len(body))
+        await _send_body(send, body, more=False)
+        self.metrics.duration.observe(time.perf_counter() - started)
+
+    async def stream(self, send: Send, started: float) -> None:
+        """Send the text of all choices as it is written."""
+        has_started = False
+        while self.open_jobs:
+            try:
+                batch = [await self._next()]
+                while not self.updates.empty():  # a slow client gets several tokens at once
+                    batch.append(await self._next())
+            except EngineError as error:
+                if not has_started:
+                    raise
+                await _send_body(send, event(error_body(str(error), 500)), more=False)
+                return
+            events = b"".join(
+                self._write_event(job, update, started) for job, update in batch if job in self.open_jobs
+            )
+            if events:
+                if not has_started:
+                    await _send_start(send, "text/event-stream")
+                    has_started = True
+                await _send_body(send, events, more=True)
+        await _send_body(send, self.writer.end(self.num_tokens), more=False)
+        self.metrics.duration.observe(time.perf_counter() - started)
+
+    async def _next(self) -> tuple[Job, Update]:
+        """Return the next update; raise if the client has gone or a job failed."""
+        found = await self.updates.get()
+        if found is None:
+            raise ClientDisconnect
+        job, update = found
+        if update.error is not None:
+            raise EngineError(update.error)
+        return job, update
+
+    def _feed(self, job: Job, update: Update) -> str:
+        """Return the text that an update adds to its choice; at its end, cancel the job."""
+        choice = self.choices[job]
+        text = choice.feed(update)
+        if choice.reason is not None:
+            self.open_jobs.discard(job)
+            self.service.engine.cancel([job])
+        return text
+
+    def _write_event(self, job: Job, update: Update, started: float) -> bytes:
+        """Return the event of an update, or nothing if it adds nothing."""
+        choice, now = self.choices[job], time.perf_counter()
+        if update.ids and choice.text.num_tokens:
+            self.metrics.next_token.observe(now - choice.last_token)
+        elif update.ids:
+            self.metrics.first_token.observe(now - started)
+        choice.last_token = now
+        text = self._feed(job, update)
+        is_last = choice.reason is not None
+        logprobs = choice.text.take_logprobs(is_last=is_last)
+        if text or is_last or (logprobs and logprobs["tokens"]):
+            return self.writer.chunk(choice_of(choice.index, text, logprobs, choice.reason))
+        return b""
+
+
+async def _watch_disconnect(receive: Receive, updates: Updates) -> None:
+    """Put None into the queue when the client disconnects."""
+    with contextlib.suppress(asyncio.CancelledError):
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        updates.put_nowait(None)
+
+
+async def _send_start(send: Send, content_type: str, length: int | None = None) -> None:
+    """Send the status line and the headers of a successful response."""
+    headers = [(b"content-type", content_type.encode()), (b"cache-control", b"no-store")]
+    if length is not None:
+        headers.append((b"content-length", str(length).encode()))
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+
+
+async def _send_body(send: Send, body: bytes, *, more: bool) -> None:
+    """Send a part of the body."""
+    await send({"type": "http.response.body", "body": body, "more_body": more})

@@ -11,9 +11,8 @@ import asyncio
 import hmac
 import ipaddress
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
@@ -21,9 +20,9 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from bytewright.errors import BytewrightError, UsageError, shorten
-from bytewright.serve.completions import json_response
 from bytewright.serve.engine import EngineClosedError, EngineError, QueueFullError
-from bytewright.serve.protocol import error_body
+from bytewright.serve.protocol import error_body, json_response
+from bytewright.serve.service import Service
 
 logger = logging.getLogger(__name__)
 
@@ -86,32 +85,15 @@ class RejectedError(BytewrightError):
         self.status = status
 
 
-class ResponseCounter(Protocol):
-    """Counts what the guard sends."""
-
-    def count_response(self, status: int) -> None:
-        """Count a response."""
-
-    def count_disconnect(self) -> None:
-        """Count a client that closed its connection before its response."""
-
-
 class Guard:
     """Wraps an app: checks each request, limits its body, and turns errors into responses.
 
-    `is_draining` returns whether the server is about to end; errors of its engine then have the status 503
-    instead of 500.
+    With a `service`, its metrics count the responses. While it drains, errors of its engine have the status
+    503 instead of 500.
     """
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        options: GuardOptions,
-        *,
-        counter: ResponseCounter | None = None,
-        is_draining: Callable[[], bool] = lambda: False,
-    ) -> None:
-        self.app, self.options, self.counter, self.is_draining = app, options, counter, is_draining
+    def __init__(self, app: ASGIApp, options: GuardOptions, service: Service | None = None) -> None:
+        self.app, self.options, self.service = app, options, service
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run one request."""
@@ -124,8 +106,8 @@ class Guard:
             nonlocal has_started
             if message["type"] == "http.response.start":
                 has_started = True
-                if self.counter is not None:
-                    self.counter.count_response(message["status"])
+                if self.service is not None:
+                    self.service.metrics.count_response(message["status"])
             await send(message)
 
         try:
@@ -133,8 +115,8 @@ class Guard:
             scope["app"] = self.app  # the router then raises errors instead of answering with plain text
             await self.app(scope, _LimitedBody(receive, self.options), send_and_note)
         except ClientDisconnect:
-            if self.counter is not None:
-                self.counter.count_disconnect()
+            if self.service is not None:
+                self.service.metrics.count_disconnect()
         except Exception as error:
             status = self._status_of(error)
             if status == 500 and not isinstance(error, EngineError):
@@ -175,7 +157,7 @@ class Guard:
             case EngineClosedError():
                 return 503
             case EngineError():
-                return 503 if self.is_draining() else 500
+                return 503 if self.service is not None and self.service.is_draining else 500
             case BytewrightError():
                 return 400
         return 500

@@ -15,6 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from starlette.requests import Request
+from starlette.responses import Response
+
 from bytewright.errors import FormatError, UsageError, shorten, suggest
 from bytewright.generate import SamplingConfig
 from bytewright.generate.text import encode_prompt, stop_tokens_of
@@ -91,6 +94,13 @@ def read_object(body: bytes) -> Json:
     request = Json(parse_json(text, "request"), Path("request"))
     request.as_object()
     return request
+
+
+async def read_body(request: Request, known: Sequence[str]) -> Json:
+    """Return the JSON object in the body of a request; raise if it has another key than those in `known`."""
+    body = read_object(await request.body())
+    check_keys(body, known)
+    return body
 
 
 def check_keys(request: Json, known: Sequence[str]) -> None:
@@ -259,6 +269,11 @@ def choice_of(
 def dump(value: object) -> bytes:
     """Return a value as JSON."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+
+
+def json_response(content: object, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    """Return a response with JSON."""
+    return Response(dump(content), status, headers, media_type="application/json")
 
 
 def event(value: object, name: str | None = None) -> bytes:

@@ -1,7 +1,8 @@
-"""The service: the engine and the tokenizer of one model, shared by all routes of the app.
+"""The service: the engine and the tokenizer of one model, and figures for Prometheus, shared by all routes.
 
 The engine reports on its own thread. `Service` passes its updates to the event loop, and each open request
-receives those of its jobs in a queue. A request that ends for any reason leaves no job behind.
+receives those of its jobs in a queue. A request that ends for any reason leaves no job behind. Routes record
+latencies in `Metrics`; it reads all other figures from the engine when `/metrics` is requested.
 """
 
 from __future__ import annotations
@@ -12,11 +13,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
 from bytewright.model import TransformerLM
 from bytewright.serve.engine import Engine, EngineClosedError, Job, Update
 from bytewright.tokenizer import Tokenizer
 
 State = Literal["loading", "ready", "draining", "failed"]
+
+PREFIX = "bytewright_"
+"""The start of the names of all figures."""
+SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+"""The limits of the buckets of latencies."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +66,7 @@ class Service:
         self._engine: Engine | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._queues: dict[Job, Updates] = {}
+        self.metrics = Metrics(self)
 
     def load(self, loaded: LoadedModel, loop: asyncio.AbstractEventLoop) -> None:
         """Start the engine for a model; this takes a while and may run on another thread."""
@@ -142,3 +152,61 @@ class Service:
         self.drain()
         if self._engine is not None:
             await asyncio.to_thread(self._engine.stop)
+
+
+class Metrics:
+    """The figures of one service, in a registry of their own."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._registry = CollectorRegistry()
+        self._registry.register(self)
+        self._responses = Counter(
+            PREFIX + "responses", "Responses by status", ["status"], registry=self._registry
+        )
+        self._disconnects = Counter(
+            PREFIX + "disconnects", "Clients that left before the end", registry=self._registry
+        )
+        self.first_token = self._histogram("first_token_seconds", "Time until the first token")
+        self.next_token = self._histogram("next_token_seconds", "Time between two tokens of a stream")
+        self.duration = self._histogram("completion_seconds", "Time of a whole completion")
+
+    def _histogram(self, name: str, summary: str) -> Histogram:
+        return Histogram(PREFIX + name, summary, buckets=SECONDS, registry=self._registry)
+
+    def count_response(self, status: int) -> None:
+        """Count a response."""
+        self._responses.labels(str(status)).inc()
+
+    def count_disconnect(self) -> None:
+        """Count a client that left before its response was complete."""
+        self._disconnects.inc()
+
+    def render(self) -> bytes:
+        """Return all figures in the text format of Prometheus."""
+        text: bytes = generate_latest(self._registry)
+        return text
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the current figures of the engine; the registry calls it."""
+        is_ready = self._service.state == "ready"
+        yield GaugeMetricFamily(PREFIX + "ready", "1 if requests are accepted", is_ready)
+        if not self._service.is_loaded:
+            return
+        stats = self._service.engine.stats()
+        for name, summary, value in (
+            ("slots", "Texts that can be generated at the same time", stats.num_slots),
+            ("slots_in_use", "Texts that are generated now", stats.num_running),
+            ("waiting_texts", "Texts in the queue", stats.num_waiting),
+            ("waiting_tokens", "Tokens of the texts in the queue", stats.num_waiting_tokens),
+            ("longest_turn_seconds", "The longest time between two steps", stats.longest_step_seconds),
+        ):
+            yield GaugeMetricFamily(PREFIX + name, summary, value)
+        for name, summary, value in (
+            ("steps", "Steps of the model", stats.num_steps),
+            ("chunks", "Chunks of prompts that were read", stats.num_chunks),
+            ("prompt_tokens", "Tokens of prompts that were read", stats.num_prompt_tokens),
+            ("new_tokens", "Tokens that were generated", stats.num_new_tokens),
+            ("busy_seconds", "Time in which the engine worked", stats.step_seconds),
+        ):
+            yield CounterMetricFamily(PREFIX + name, summary, value)

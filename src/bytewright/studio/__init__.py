@@ -12,12 +12,12 @@ Depends on the packages of the extra `serve`, and reuses the checks of `serve`.
 **A view** is a Python module with endpoints and an ES module with the page. To add the view NAME:
 
 1. Write `studio/NAME.py` with `make_routes(studio: Studio) -> list[BaseRoute]`. The paths of the routes
-   start with `/api/NAME`. Handlers are `async def handle(request) -> Response`. Answer with
-   `serve.completions.json_response`, read a body with `serve.protocol.read_object`, and stream with
+   start with `/api/NAME`. Handlers are `async def handle(request) -> Response`. Read a body with
+   `serve.protocol.read_body`, answer with `serve.protocol.json_response`, and stream with
    `context.EventStream`. Raise a `BytewrightError` for a wrong request: the client gets status 400 and the
    sentence of the error. Work that takes more than a millisecond runs in `await studio.compute(function)`.
    Hold `OpenModel.lock` while a model runs.
-2. Add `View("NAME", NAME.make_routes)` to `app.VIEWS`.
+2. Add the module to `app.VIEWS`.
 3. Write `static/views/NAME.js`, which exports `mount(element, context)`; `static/views.js` documents the
    interface and has the list of views. Add one line to it. Styles of the view go to `static/style.css`, or
    to `static/views/NAME.css`, which `static/index.html` links.

@@ -10,8 +10,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import hmac
-from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -19,14 +18,13 @@ from typing import Any
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request, cookie_parser
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Route, Router
+from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import bytewright
 from bytewright.serve.app import Lifespan
-from bytewright.serve.completions import json_response
 from bytewright.serve.guard import Guard, GuardOptions, RejectedError
-from bytewright.serve.protocol import check_keys, read_object
+from bytewright.serve.protocol import json_response, read_body
 from bytewright.serve.server import AnnouncedServer, ServerOptions, configure, run_server
 from bytewright.studio import calculator, inside, runs, tokenizers, write
 from bytewright.studio.context import Studio
@@ -52,21 +50,8 @@ SECURITY_HEADERS = {
 }
 
 
-@dataclass(frozen=True)
-class View:
-    """A view: its name in `/api/NAME` and `static/views/NAME.js`, and its endpoints."""
-
-    name: str
-    make_routes: Callable[[Studio], Sequence[BaseRoute]]
-
-
-VIEWS = (
-    View("runs", runs.make_routes),
-    View("tokenizer", tokenizers.make_routes),
-    View("write", write.make_routes),
-    View("inside", inside.make_routes),
-    View("calculator", calculator.make_routes),
-)
+VIEWS = (runs, tokenizers, write, inside, calculator)
+"""The modules of the views; each has `make_routes`."""
 
 
 def make_studio_app(studio: Studio, options: GuardOptions, *, lifespan: Lifespan | None = None) -> ASGIApp:
@@ -85,8 +70,7 @@ def make_studio_app(studio: Studio, options: GuardOptions, *, lifespan: Lifespan
 
     async def log_in(request: Request) -> Response:
         """Exchange the API key for a cookie, which the browser sends with links and streams, too."""
-        body = read_object(await request.body())
-        check_keys(body, ["key"])
+        body = await read_body(request, ["key"])
         key = options.api_key or ""
         if not hmac.compare_digest(body["key"].as_text().encode(), key.encode()):
             raise RejectedError(401, "the API key is wrong")

@@ -29,8 +29,7 @@ from bytewright.account.shapes import FEWEST, MOST, format_table
 from bytewright.errors import UsageError
 from bytewright.model import ModelConfig
 from bytewright.registry import optimizers
-from bytewright.serve.completions import json_response
-from bytewright.serve.protocol import check_keys, read_integer, read_number, read_object
+from bytewright.serve.protocol import check_keys, json_response, read_body, read_integer, read_number
 from bytewright.storage.json_reader import Json
 from bytewright.studio.context import Studio
 from bytewright.train.metrics import finite
@@ -46,6 +45,7 @@ SIZES = {
 }
 """The limits of the sizes that a page can send."""
 OPTIONAL = ("d_ff", "num_kv_heads")
+PREDICTION_KEYS = ("model", "batch_size", "accumulate", "optimizer", "precision", "device", "num_tokens")
 MAX_BATCH, MAX_TOKENS = 2**20, 10**18
 PRECISIONS = ("bf16", "fp32")
 THIS_CPU = "cpu"
@@ -66,12 +66,11 @@ def make_routes(studio: Studio) -> list[BaseRoute]:
         )
 
     async def predict(request: Request) -> Response:
-        body = read_object(await request.body())
+        body = await read_body(request, PREDICTION_KEYS)
         return json_response(await studio.compute(predict_costs, body))
 
     async def propose(request: Request) -> Response:
-        body = read_object(await request.body())
-        check_keys(body, ["parameters", "context_length"])
+        body = await read_body(request, ["parameters", "context_length"])
         wanted = read_number(body["parameters"], 0.0)
         length = read_integer(body.get("context_length"), 1024, least=1, most=SIZES["context_length"][1])
         shape = await studio.compute(propose_shape, wanted, context_length=length)
@@ -96,8 +95,6 @@ def describe_shape(config: ModelConfig) -> dict[str, Any]:
 
 def predict_costs(body: Json) -> dict[str, Any]:
     """Return the predicted costs of the model and the training that a request describes."""
-    names = ("model", "batch_size", "accumulate", "optimizer", "precision", "device", "num_tokens")
-    check_keys(body, names)
     config = read_model(body["model"])
     device = read_device(body["device"])
     batch_size = read_integer(body.get("batch_size"), 1, least=1, most=MAX_BATCH)

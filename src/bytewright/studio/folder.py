@@ -18,7 +18,9 @@ from pathlib import Path
 from bytewright.errors import UsageError
 from bytewright.experiments.listing import MAX_DEPTH
 from bytewright.serve.guard import RejectedError
+from bytewright.train.checkpoint_list import CHECKPOINTS
 from bytewright.train.run import Run
+from bytewright.train.run_files import CONFIG, ENVIRONMENT, METRICS
 
 SCAN_SECONDS = 2.0
 """A scan is repeated after this time, when the result is needed."""
@@ -140,12 +142,10 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 def _is_run(run: Run, files: Sequence[str], folders: Sequence[str]) -> bool:
     """Return whether a folder holds a run, also a broken one; sampled texts of a sweep are not runs."""
-    if "config.json" in files and ("environment.json" in files or "metrics.jsonl" in files):
+    if CONFIG in files and (ENVIRONMENT in files or METRICS in files):
         return True
-    if "checkpoints" not in folders:
-        return False
     try:
-        return run.is_imported
+        return CHECKPOINTS in folders and run.is_imported
     except OSError:
         return False
 

@@ -23,8 +23,7 @@ from torch import Tensor
 from bytewright.errors import UsageError
 from bytewright.generate.interpret import attention_weights_by_layer, logit_lens, residual_norms
 from bytewright.generate.text import encode_document
-from bytewright.serve.completions import json_response
-from bytewright.serve.protocol import check_keys, read_integer, read_object
+from bytewright.serve.protocol import json_response, read_body, read_integer
 from bytewright.storage.json_reader import Json
 from bytewright.studio.context import Studio
 from bytewright.studio.models import check_finite, read_text
@@ -39,8 +38,7 @@ def make_routes(studio: Studio) -> list[BaseRoute]:
     """Return the endpoints."""
 
     async def read(request: Request) -> Response:
-        body = read_object(await request.body())
-        check_keys(body, ["run", "text", "top"])
+        body = await read_body(request, ["run", "text", "top"])
         return json_response(await studio.compute(_read, studio, body))
 
     return [Route("/api/inside/read", read, methods=["POST"])]

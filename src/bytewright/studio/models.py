@@ -10,7 +10,6 @@ import functools
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
-from pathlib import Path
 
 from torch import Tensor
 
@@ -22,8 +21,7 @@ from bytewright.model import TransformerLM
 from bytewright.storage.json_reader import Json
 from bytewright.studio.folder import StudioFolder
 from bytewright.tokenizer import Tokenizer
-from bytewright.train.checkpoint_list import CHECKPOINTS, CheckpointList
-from bytewright.train.run import Run, open_model
+from bytewright.train.run import Run, SavedModel, open_model
 from bytewright.train.setup import select_device
 
 MAX_MODELS = 2
@@ -35,16 +33,14 @@ MAX_POSITIONS = 300
 class OpenModel:
     """A loaded model with its tokenizer."""
 
-    def __init__(self, run: Run, checkpoint: Path) -> None:
-        saved = open_model(run.path)
-        self.checkpoint = checkpoint
-        self.tokenizer: Tokenizer = run.tokenizer
+    def __init__(self, saved: SavedModel) -> None:
+        self.checkpoint = saved.checkpoint
+        self.tokenizer: Tokenizer = saved.run.tokenizer
         self.model: TransformerLM = saved.load(device=select_device("auto"))
-        self.model.eval()
         self.lock = threading.Lock()
         """Held while the model runs: hooks that record activations record the calls of all threads."""
         self.num_ids = min(self.tokenizer.vocab_size, self.model.config.vocab_size)
-        self.is_of_storybook = is_of_storybook(run)
+        self.is_of_storybook = is_of_storybook(saved.run)
 
     @functools.cached_property
     def generator(self) -> Generator:
@@ -122,13 +118,13 @@ class Models:
         """Return the model of the best checkpoint of a run; load it unless it is in memory."""
         run = self.folder.find_run(id)
         with self._lock:
-            checkpoint = open_model(run.path).checkpoint
+            saved = open_model(run.path)
             opened = self._open.pop(id, None)
-            if opened is None or opened.checkpoint != checkpoint:
+            if opened is None or opened.checkpoint != saved.checkpoint:
                 while len(self._open) >= MAX_MODELS:
                     self._open.popitem(last=False)
                 opened = None  # frees the earlier checkpoint before the new one is loaded
-                opened = OpenModel(run, checkpoint)
+                opened = OpenModel(saved)
             self._open[id] = opened
             return opened
 
@@ -141,7 +137,6 @@ class Models:
 def has_model(run: Run) -> bool:
     """Return whether a run has a checkpoint and a tokenizer."""
     try:
-        steps = CheckpointList(run.path / CHECKPOINTS).steps()
+        return run.has_checkpoints and run.tokenizer_path is not None
     except (BytewrightError, OSError):
         return False
-    return bool(steps) and run.tokenizer_path is not None

@@ -19,7 +19,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from bytewright.errors import BytewrightError, StorageError
-from bytewright.serve.completions import json_response
+from bytewright.serve.protocol import json_response
 from bytewright.storage import filesystem
 from bytewright.studio.context import Event, EventStream, Studio
 from bytewright.studio.folder import Found

@@ -19,11 +19,9 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from bytewright.errors import FormatError
-from bytewright.serve.completions import json_response
 from bytewright.serve.guard import RejectedError
-from bytewright.serve.protocol import check_keys, read_object
+from bytewright.serve.protocol import json_response, read_body
 from bytewright.studio.context import Studio
-from bytewright.studio.folder import Found
 from bytewright.tokenizer import Tokenizer, Vocabulary
 from bytewright.tokenizer.formats import read_vocabulary
 from bytewright.tokenizer.inspect import show_token
@@ -69,7 +67,8 @@ class TokenizerCache:
         with self._lock:
             loaded = self._loaded.get(id)
             if loaded is None or loaded.modified != found.modified:
-                loaded = LoadedTokenizer(read_tokenizer(found), found.modified)
+                tokenizer = Tokenizer.from_vocabulary(read_vocabulary(found.path))
+                loaded = LoadedTokenizer(tokenizer, found.modified)
                 self._loaded[id] = loaded
             self._loaded.move_to_end(id)
             while len(self._loaded) > NUM_LOADED:
@@ -88,8 +87,7 @@ def make_routes(studio: Studio) -> list[BaseRoute]:
         )
 
     async def encode(request: Request) -> Response:
-        body = read_object(await request.body())
-        check_keys(body, ["tokenizer", "text"])
+        body = await read_body(request, ["tokenizer", "text"])
         text = body["text"].as_text()
         if len(text.encode(errors="surrogatepass")) > MAX_TEXT_BYTES:
             message = f"the text is longer than {MAX_TEXT_BYTES:,} bytes; shorten it"
@@ -98,8 +96,7 @@ def make_routes(studio: Studio) -> list[BaseRoute]:
         return json_response(await studio.compute(describe_text, loaded, text))
 
     async def show_merges(request: Request) -> Response:
-        body = read_object(await request.body())
-        check_keys(body, ["tokenizer", "token"])
+        body = await read_body(request, ["tokenizer", "token"])
         loaded = await studio.compute(cache.load, body["tokenizer"].as_text())
         return json_response(await studio.compute(describe_token, loaded, body["token"].as_integer()))
 
@@ -108,11 +105,6 @@ def make_routes(studio: Studio) -> list[BaseRoute]:
         Route("/api/tokenizer/encode", encode, methods=["POST"]),
         Route("/api/tokenizer/token", show_merges, methods=["POST"]),
     ]
-
-
-def read_tokenizer(found: Found) -> Tokenizer:
-    """Read a tokenizer of the folder."""
-    return Tokenizer.from_vocabulary(read_vocabulary(found.path))
 
 
 def describe_text(loaded: LoadedTokenizer, text: str) -> dict[str, Any]:

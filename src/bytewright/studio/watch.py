@@ -25,6 +25,7 @@ from bytewright.studio.context import Studio
 from bytewright.studio.folder import Found, Scan, StudioFolder
 from bytewright.train.metrics import finite, is_finite
 from bytewright.train.run import Run
+from bytewright.train.run_files import CONFIG, FILE_NAMES, INIT
 
 logger = logging.getLogger(__name__)
 
@@ -58,20 +59,19 @@ class WatchedRun:
 
     def refresh(self, version: int, reports: Sequence[Found]) -> bool:
         """Read what has changed; return whether the summary or the records have a new version."""
-        signature = (self._stat_files(), self.run.is_locked, tuple(report.id for report in reports))
+        files = [_stat(self.run.path / name) for name in FILE_NAMES]
+        signature = (files, self.run.is_locked, [report.id for report in reports])
         if signature == self._signature:
             return False
         self._signature = signature
-        summary: dict[str, Any] = {"id": self.id, "name": self.name, "reports": _list_reports(reports)}
+        listed = [{"id": report.id, "name": report.name} for report in reports]
+        summary: dict[str, Any] = {"id": self.id, "name": self.name, "reports": listed}
         try:
             summary |= self._read()
         except (BytewrightError, OSError, ArithmeticError, TypeError, ValueError, LookupError) as error:
             summary |= {"state": "broken", "detail": str(error) or type(error).__name__}
         self.version, self.summary = version, finite(summary)
         return True
-
-    def _stat_files(self) -> tuple[object, ...]:
-        return tuple(_stat(self.run.path / name) for name in Run.FILE_NAMES)
 
     def _read(self) -> dict[str, Any]:
         run, settings = self.run, self._read_settings()
@@ -100,7 +100,7 @@ class WatchedRun:
 
     def _read_settings(self) -> dict[str, Any]:
         """Return the settings of the run; they are read again only if their files changed."""
-        signature = [_stat(self.run.path / name) for name in ("config.json", "init.json")]
+        signature = [_stat(self.run.path / name) for name in (CONFIG, INIT)]
         if signature != self._settings_signature:
             self._settings = self.run.settings
             self._settings_signature = signature
@@ -244,7 +244,3 @@ def _reports_of(run: Path, root: Path, reports: Mapping[Path, list[Found]]) -> l
     """Return the reports in the folder of a run and in the folders above it, such as that of its sweep."""
     folders = [folder for folder in (run, *run.parents) if folder.is_relative_to(root)]
     return [report for folder in folders for report in reports.get(folder, ())]
-
-
-def _list_reports(reports: Sequence[Found]) -> list[dict[str, str]]:
-    return [{"id": report.id, "name": report.name} for report in reports]

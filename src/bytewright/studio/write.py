@@ -34,8 +34,7 @@ from bytewright.generate.interpret import stream_with_logits
 from bytewright.generate.sampling import next_token_probabilities
 from bytewright.generate.text import encode_document, stop_tokens_of
 from bytewright.model.layers import at_least_float32
-from bytewright.serve.completions import json_response
-from bytewright.serve.protocol import check_keys, read_integer, read_object, read_sampling
+from bytewright.serve.protocol import json_response, read_body, read_integer, read_sampling
 from bytewright.storage.json_reader import Json
 from bytewright.studio.context import Event, EventStream, Studio
 from bytewright.studio.models import OpenModel, check_finite, read_text
@@ -53,13 +52,11 @@ def make_routes(studio: Studio) -> list[BaseRoute]:
         return json_response({"runs": await studio.compute(studio.models.list_runs)})
 
     async def read(request: Request) -> Response:
-        body = read_object(await request.body())
-        check_keys(body, ["run", "text", "grammar", *SAMPLING])
+        body = await read_body(request, ["run", "text", "grammar", *SAMPLING])
         return json_response(await studio.compute(_read, studio, body))
 
     async def stream(request: Request) -> EventStream:
-        body = read_object(await request.body())
-        check_keys(body, ["run", "ids", "grammar", "max_tokens", *SAMPLING])
+        body = await read_body(request, ["run", "ids", "grammar", "max_tokens", *SAMPLING])
         settings, ids = await studio.compute(_read_continuation, studio, body)
         return EventStream(studio, _write(studio, settings, ids))
 
