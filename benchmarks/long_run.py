@@ -29,7 +29,8 @@ from rich.table import Table
 from bytewright.data.sampler import Batch
 from bytewright.train.config import DeviceName
 from bytewright.train.recipe import read_recipe
-from bytewright.train.setup import StepEngine, select_device
+from bytewright.train.session.engine import StepEngine
+from bytewright.train.setup import select_device
 
 RECIPE = Path(__file__).parents[1] / "recipes" / "base.toml"
 GPU_FIELDS = ("power.draw", "power.limit", "clocks.sm", "temperature.gpu")

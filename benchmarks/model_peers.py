@@ -27,7 +27,8 @@ from bytewright.model.hf_llama import write_llama
 from bytewright.optim.build import build_optimizer
 from bytewright.system import keep_freed_memory
 from bytewright.train.config import OptimizerConfig, TrainConfig
-from bytewright.train.setup import StepEngine, build_model, choose_backend
+from bytewright.train.session.engine import StepEngine
+from bytewright.train.setup import build_model, choose_backend
 from bytewright.train.step import TrainStep
 
 LR, BETAS, EPS, WEIGHT_DECAY, MAX_NORM = 1e-3, (0.9, 0.95), 1e-8, 0.1, 1.0

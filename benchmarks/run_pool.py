@@ -54,7 +54,7 @@ def work(pipe: Connection, folder: Path, num_threads: int) -> None:
     from rich.console import Console
 
     from bytewright.train import Run, train
-    from bytewright.train.setup import CompiledStepCache
+    from bytewright.train.session.engine import CompiledStepCache
 
     torch.set_num_threads(num_threads)
     engines = CompiledStepCache()

@@ -38,7 +38,7 @@ from bytewright.train.config import (
     ParallelConfig,
     TrainConfig,
 )
-from bytewright.train.setup import CompiledStepCache
+from bytewright.train.session.engine import CompiledStepCache
 
 TINY = ModelConfig(vocab_size=64, context_length=64, d_model=64, num_layers=2, num_heads=1)
 NUM_STEPS = 3

@@ -24,11 +24,11 @@ ORDER = {
         train experiments laws interop report serve studio demo cli __main__
     """),
     "bytewright.train": _names("""
-        config step sharded_step evaluate metrics metrics_log outcome recipe checkpoint_list checkpoint
+        config step evaluate metrics metrics_log outcome recipe checkpoint_list checkpoint
         saved_model setup run_files session run run_evaluation
     """),
     "bytewright.train.session": _names("""
-        part_check console costs recorder resume_policy initial_weights ranks loop start
+        part_check console costs engine recorder resume_policy initial_weights ranks loop start
     """),
     "bytewright.experiments": _names("""
         records evaluation corpora groups results inputs axis_values sweep_file listing sweep plan execute

@@ -23,7 +23,7 @@ from bytewright.parallel.rows import choose_owners, find_rows
 from bytewright.parallel.shard import ShardedModel
 from bytewright.parallel.shard_update import cut_invariant_norm, rows_of_state, shard_optimizer
 from bytewright.train.config import OptimizerConfig
-from bytewright.train.sharded_step import ShardedStep
+from bytewright.train.session.engine import ShardedStep
 from bytewright.train.step import TrainStep
 from forked_ranks import run_ranks
 

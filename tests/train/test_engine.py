@@ -15,7 +15,7 @@ from bytewright.model import TransformerLM, language_model_loss
 from bytewright.system import DevicePeakMemory
 from bytewright.train import TrainConfig, resume, train
 from bytewright.train.run import Run
-from bytewright.train.setup import CompiledStepCache
+from bytewright.train.session.engine import CompiledStepCache
 from rejection import PowerCutError
 from runs import digest, make_config, metrics_without_clock, rerun_unchecked
 

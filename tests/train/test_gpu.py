@@ -18,7 +18,7 @@ from bytewright.optim.build import build_optimizer
 from bytewright.train import TrainConfig, resume, train
 from bytewright.train.config import OptimizerConfig
 from bytewright.train.run import Run
-from bytewright.train.setup import CompiledStepCache
+from bytewright.train.session.engine import CompiledStepCache
 from bytewright.train.step import StepResult, TrainStep
 from rejection import PowerCutError
 from runs import digest, make_config, rerun_unchecked

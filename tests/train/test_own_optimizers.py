@@ -27,7 +27,8 @@ from bytewright.registry import optimizers
 from bytewright.storage.config_reader import build
 from bytewright.train import resume, train
 from bytewright.train.config import OptimizerConfig
-from bytewright.train.setup import CompiledStepCache, build_model, checkpoint_bytes
+from bytewright.train.session.engine import CompiledStepCache
+from bytewright.train.setup import build_model, checkpoint_bytes
 from bytewright.train.step import TrainStep
 from rejection import rejects
 from runs import digest, make_config, metrics_without_clock

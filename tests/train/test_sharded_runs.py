@@ -25,7 +25,8 @@ from bytewright.train.metrics import RANK_SENT
 from bytewright.train.metrics_log import read_metrics
 from bytewright.train.outcome import Ending
 from bytewright.train.session.console import PlainDisplay
-from bytewright.train.setup import build_blank_model, build_model
+from bytewright.train.session.engine import build_blank_model
+from bytewright.train.setup import build_model
 from forked_ranks import run_ranks
 from model_choices import CHOICES, small_config
 from runs import digest, make_config, rerun_unchecked

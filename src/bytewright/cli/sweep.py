@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from bytewright.experiments.plan import PlannedRun
     from bytewright.experiments.sweep import Sweep
     from bytewright.report.page import Table
-    from bytewright.train.setup import CompiledStepCache
+    from bytewright.train.session.engine import CompiledStepCache
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +67,7 @@ class RunSweep:
             for path in options.require_some(self.files, "a sweep file")
         ]
         from bytewright.experiments.sweep import read_sweep
-        from bytewright.train.setup import CompiledStepCache
+        from bytewright.train.session.engine import CompiledStepCache
 
         overrides = options.list_overrides(self.set)
         sweeps = [read_sweep(path, scale=self.scale, overrides=overrides) for path in paths]

@@ -58,9 +58,9 @@ from bytewright.system import usable_cores
 from bytewright.train import resume, train
 from bytewright.train.config import DataConfig, TrainConfig
 from bytewright.train.run import Run
+from bytewright.train.session.engine import CompiledStepCache
 from bytewright.train.session.loop import Sampler, TrainResult
 from bytewright.train.session.start import SessionOptions
-from bytewright.train.setup import CompiledStepCache
 
 POLL_SECONDS = 0.1
 STOPPED = (128 + signal.SIGINT, 128 + signal.SIGTERM)

@@ -181,10 +181,6 @@ class RankGroup:
             json.loads(bytes(text[: int(size)].tolist())) for text, size in zip(texts, sizes, strict=True)
         ]
 
-    def broadcast(self, value: Any) -> Any:
-        """Return the JSON value of rank 0."""
-        return self.gather(value if self.is_main else None)[0]
-
     def largest(self, numbers: Sequence[int]) -> list[int]:
         """Return the largest of each number over all ranks; one small collective."""
         if self.num_ranks == 1:

@@ -22,7 +22,7 @@ from typing import Literal
 
 import torch
 import torch.distributed as dist
-from jaxtyping import Float, Int64
+from jaxtyping import Float
 from torch import Tensor
 from torch.nn import Parameter
 
@@ -88,18 +88,6 @@ class Reduction:
         """Copy the summed gradients into `into`."""
         assert self._buffers is not None, "exchange comes first"
         torch._foreach_copy_(list(into), self._buffers.result_views)
-
-    def gather_counts(self, own: Int64[Tensor, " own"]) -> Int64[Tensor, " parts"]:
-        """Return a whole number for each part of the batch from those of this rank's parts."""
-        if not self.is_distributed:
-            return own
-        at = torch.device("cpu") if self.ranks.backend == "gloo" else own.device
-        counts = torch.zeros(len(own) * self.ranks.num_ranks, dtype=own.dtype, device=at)
-        first = self.first_part(len(own))
-        counts[first : first + len(own)] = own.to(at)
-        with self.ranks.collective():
-            dist.all_reduce(counts, group=self.ranks.data_group)
-        return counts.to(own.device)
 
 
 class _Buffers:

@@ -3,7 +3,7 @@
 Read `step` for one update, then `session/loop` for a session of a run. The other modules:
 
     config, recipe                  the settings of a run; recipes in TOML
-    setup, sharded_step             data, model, optimizer and step of a config; the step of a sharded model
+    setup                           data, samplers and model of a config
     session/                        what happens from the start or resume of a run to the end of the process
     metrics, metrics_log, evaluate  every metric; the log of a run; validation loss and norms
     checkpoint, checkpoint_list     save, read and prune checkpoints; list them without torch

@@ -230,16 +230,16 @@ class SavedState:
 
     def load_into(self, model: Module, optimizer: Stateful, rows: StateRows | None = None) -> None:
         """Load both, or raise and change neither; of a sharded model, only the rows of this rank."""
-        if rows is not None:
-            rows.load(self, model, optimizer)
-            return
         check_weights(shapes_of(model), self.weights, self.source)
         try:
             # The optimizer checks its own state; the weights were checked above, so nothing fails after it.
-            load_state(optimizer, self.optimizer)
+            load_state(optimizer, self.optimizer if rows is None else rows.cut_state(self.optimizer))
         except FormatError as error:
             raise FormatError.at(self.source, error) from None
-        getattr(model, "_orig_mod", model).load_state_dict(self.weights)
+        if rows is None:
+            getattr(model, "_orig_mod", model).load_state_dict(self.weights)
+        else:
+            rows.load_weights(self.weights, model)
 
 
 @dataclass(frozen=True)
@@ -263,36 +263,23 @@ class StateRows:
         send_rows(weights)
         send_rows(state)
 
-    def load(self, saved: SavedState, model: Module, optimizer: Stateful) -> None:
-        """Load the rows of this rank, or raise and change nothing."""
-        check_weights(shapes_of(model), saved.weights, saved.source)
-        try:
-            load_state(optimizer, self.cut_state(saved.optimizer))
-        except FormatError as error:
-            raise FormatError.at(saved.source, error) from None
-        self.load_weights(saved.weights, model)
-
     def cut_state(self, state_dict: Any) -> Any:
         """Return a saved state of the optimizer with the rows of this rank."""
         if not isinstance(state_dict, Mapping) or not isinstance(state_dict.get("state"), Mapping):
             return state_dict  # the optimizer rejects it
 
-        def cut(number: object, values: Any) -> Any:
-            if (
-                not isinstance(number, int)
-                or number >= len(self.optimizer)
-                or not isinstance(values, Mapping)
-            ):
-                return values
-            own = self.optimizer[number]
-            return {
-                name: own[name].cut(value)
-                if name in own and isinstance(value, Tensor) and tuple(value.shape) == own[name].shape
-                else value
-                for name, value in values.items()
-            }
+        def cut(value: Any, rows: Rows | None) -> Any:
+            fits = rows is not None and isinstance(value, Tensor) and tuple(value.shape) == rows.shape
+            return rows.cut(value) if rows is not None and fits else value
 
-        return {**state_dict, "state": {n: cut(n, values) for n, values in state_dict["state"].items()}}
+        own = dict(enumerate(self.optimizer))
+        state = {
+            number: {name: cut(value, own[number].get(name)) for name, value in values.items()}
+            if number in own and isinstance(values, Mapping)
+            else values
+            for number, values in state_dict["state"].items()
+        }
+        return {**state_dict, "state": state}
 
     @torch.no_grad()
     def load_weights(self, weights: Mapping[str, Tensor], model: Module) -> None:
@@ -330,22 +317,17 @@ def check_weights(expected: Mapping[str, Shape], weights: Mapping[str, Tensor], 
     for name, weight in weights.items():
         if name not in expected:
             raise FormatError.at(source, f"holds a weight {name!r}, which this model does not have", key=name)
-        if tuple(weight.shape) != expected[name]:
-            raise FormatError(
-                f"{source}: the weight {name!r} has the shape {tuple(weight.shape)}, "
-                f"this model expects {expected[name]}",
-                path=source,
-                key=name,
-                expected=expected[name],
-                found=tuple(weight.shape),
-            )
+        shape, found = expected[name], tuple(weight.shape)
+        if found != shape:
+            message = f"the weight {name!r} has the shape {found}, this model expects {shape}"
+            raise FormatError.at(source, message, key=name, expected=shape, found=found)
 
 
 def check_model_weights(config: ModelConfig, weights: Mapping[str, Tensor], source: str) -> None:
     """Raise unless `weights` are those of a model of `config`; memory is proportional to the weights."""
     if too_few_for_layers(weights, config):
-        message = f"{source}: has fewer layers than the {config.num_layers} of its config"
-        raise FormatError(message, path=source, expected=config.num_layers)
+        message = f"has fewer layers than the {config.num_layers} of its config"
+        raise FormatError.at(source, message, expected=config.num_layers)
     check_weights(weight_shapes(config), weights, source)
 
 

@@ -49,8 +49,8 @@ class MetricsLog:
             on_error.callback(self._file.close)
             found = self._file.tell()
             if found < position:
-                message = f"{path}: has {found} bytes, but had {position} when the checkpoint was made"
-                raise FormatError(message, path=path, expected=position, found=found)
+                message = f"has {found} bytes, but had {position} when the checkpoint was made"
+                raise FormatError.at(path, message, expected=position, found=found)
             filesystem.before_operation("truncate", path)
             self._file.truncate(position)
             self._file.seek(position)
@@ -157,8 +157,8 @@ class _LineParser:
     def check_incomplete(self, rest: str) -> None:
         """Raise `FormatError` if the text after the last line end is not the start of a line."""
         if SEALED.match(rest) and not SEALED.fullmatch(rest):
-            message = f"{self.path}: its last line has text after the CRC, so it was damaged or edited"
-            raise FormatError(message, path=self.path)
+            message = "its last line has text after the CRC, so it was damaged or edited"
+            raise FormatError.at(self.path, message)
 
 
 class MetricsReader:
@@ -191,7 +191,7 @@ class MetricsReader:
                     file.seek(self._end)
                     data = file.read(MAX_LOG_BYTES + 1 - self._end) or b""
         if self._end + len(data) > MAX_LOG_BYTES:
-            raise FormatError(f"{self.path}: is larger than {MAX_LOG_BYTES:,} bytes", path=self.path)
+            raise FormatError.at(self.path, f"is larger than {MAX_LOG_BYTES:,} bytes")
         *lines, _ = data.split(b"\n")
         for line in lines:
             try:

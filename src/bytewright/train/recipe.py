@@ -73,8 +73,7 @@ def _build_model(fields: Mapping[str, Any], path: Path) -> ModelConfig:
     if not isinstance(fields.get("model", {}), dict):
         raise FormatError.at(path, "model must be a table with the sizes of a model", key="model")
     if isinstance(base := fields.get("base"), str):
-        message = f"{path}: is a sweep; use its base recipe, {base}, instead"
-        raise FormatError(message, path=path, key="base", found=base)
+        raise FormatError.at(path, f"is a sweep; use its base recipe, {base}", key="base", found=base)
     try:
         return build(ModelConfig, fields.get("model", fields), source=str(path))
     except UsageError as error:
@@ -107,15 +106,10 @@ def _convert_known(cls: type, fields: Mapping[str, Any], source: str, prefix: st
 
 def check_kinds(settings: Mapping[str, Any], source: Path) -> None:
     """Raise `FormatError` if a known setting, given by its dotted key, has the wrong type."""
-    for name, value in settings.items():
-        kind: Any = TrainConfig
-        for part in name.split("."):
-            kind = get_type_hints(kind).get(part) if dataclasses.is_dataclass(kind) else None
-        if kind is not None:
-            try:
-                convert(kind, value, str(source), name)
-            except UsageError as error:
-                raise FormatError(str(error), path=source, key=error.key, found=error.found) from None
+    try:
+        _convert_known(TrainConfig, unflatten(settings), str(source))
+    except UsageError as error:
+        raise FormatError(str(error), path=source, key=error.key, found=error.found) from None
 
 
 def to_plain(config: TrainConfig, *, run: Path | None = None) -> dict[str, Any]:

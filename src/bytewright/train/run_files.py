@@ -168,9 +168,7 @@ def read_if_present(path: Path) -> dict[str, Any]:
 
 def read_init(path: Path) -> dict[str, Any]:
     """Read the init.json of a run, with the absolute path of the source; empty if it has none."""
-    if not (path / INIT).is_file():
-        return {}
-    record = atomic.read_document(path / INIT, max_bytes=2**20)
+    record = read_if_present(path / INIT)
     if isinstance(source := record.get("source"), str):
         record["source"] = os.path.normpath(os.path.join(os.path.realpath(path), source))
     return record
@@ -203,10 +201,10 @@ def check_space(path: Path, num_bytes: int) -> None:
     free = shutil.disk_usage(existing).free
     if free < num_bytes:
         message = (
-            f"{path}: the checkpoints of this run need {num_bytes / 1e6:,.0f} MB, "
-            f"but the disk has {free / 1e6:,.0f} MB left; free space, or choose another folder"
+            f"the checkpoints of this run need {num_bytes / 1e6:,.0f} MB, but the disk has"
+            f" {free / 1e6:,.0f} MB left; free space, or choose another folder"
         )
-        raise StorageError(message, path=path, expected=num_bytes, found=free)
+        raise StorageError.at(path, message, expected=num_bytes, found=free)
 
 
 def describe_environment() -> dict[str, object]:

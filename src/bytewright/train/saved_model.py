@@ -50,8 +50,8 @@ def read_model_config(checkpoint: Path) -> ModelConfig:
     except UsageError as error:
         raise FormatError.at(checkpoint, error, key=error.key, found=error.found) from None
     if config.context_length > MAX_CONTEXT:  # the weights do not limit it
-        message = f"{checkpoint}: its context length is {config.context_length}; the limit is {MAX_CONTEXT}"
-        raise FormatError(message, path=checkpoint, key="context_length", found=config.context_length)
+        message = f"its context length is {config.context_length}; the limit is {MAX_CONTEXT}"
+        raise FormatError.at(checkpoint, message, key="context_length", found=config.context_length)
     return config
 
 

@@ -1,26 +1,21 @@
-"""Build the parts of a run from its config: data, device, model, optimizer and compiled step.
+"""Build the parts of a run from its config: data, samplers, device and model.
 
 All data is opened and checked here, before any computation. Token files must be intact, of one tokenizer,
 within the model's vocabulary, and at least one window long. The initial weights depend only on the config,
 its seed and the names of modules (`initialise`). They are drawn on the CPU, and the global random state is
-left unchanged. `CompiledStepCache` lets successive runs of the same shape share a compiled step.
+left unchanged.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import gc
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from jaxtyping import Int64
-from torch.nn import Module, Parameter
-from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from bytewright.account import count_parameters, state_bytes
 from bytewright.corpus import END_OF_TEXT
@@ -29,23 +24,12 @@ from bytewright.data.sampler import Corpus, DocumentSampler, WindowSampler, coun
 from bytewright.data.tokenfile import Mask, TokenFile
 from bytewright.errors import FormatError, UsageError
 from bytewright.generate.text import make_text_sampler
-from bytewright.model import ModelConfig, TransformerLM, language_model_loss
-from bytewright.model.config import PARTS
-from bytewright.model.fused import LanguageModelLoss as Loss
-from bytewright.model.fused import make_loss, masked_language_model_loss
-from bytewright.model.initialisation import draw_weights, initialise
-from bytewright.optim.build import OptimizerFactory, build_optimizer
-from bytewright.optim.fused import fused_updates
-from bytewright.parallel.rank_group import RankGroup
-from bytewright.parallel.replicate import Reduction
-from bytewright.registry import losses, optimizers
-from bytewright.system import DevicePeakMemory
-from bytewright.train.checkpoint import StateRows
+from bytewright.model import ModelConfig, TransformerLM
+from bytewright.model.fused import make_loss
+from bytewright.model.initialisation import initialise
 from bytewright.train.config import DeviceName, Precision, TrainConfig
-from bytewright.train.step import TrainStep, has_own_modules
 
 if TYPE_CHECKING:
-    from bytewright.parallel.shard import ShardedModel  # imports FSDP2, which takes a second
     from bytewright.tokenizer.vocabulary import Vocabulary  # at run time only if a run has a tokenizer
 
 
@@ -94,8 +78,8 @@ def open_inputs(config: TrainConfig) -> Inputs:
     if train.mask is not None or (validation is not None and validation.mask is not None):
         make_loss(config.loss.name, config.loss.options, masked=True)  # raises if it does not support masks
     if train.mask is not None and not train.mask.any():
-        message = f"{train.path}: its mask counts no token, so nothing would be learned; encode it again"
-        raise UsageError(message, path=train.path, key="data.train")
+        message = "its mask counts no token, so nothing would be learned; encode it again"
+        raise UsageError.at(train.path, message, key="data.train")
     return Inputs(
         train=train.tokens,
         validation=None if validation is None else validation.tokens,
@@ -125,11 +109,9 @@ def _find_validation_starts(
     length = config.model.context_length
     starts = find_documents(validation.tokens, find_end_token(vocabulary), length)
     if not len(starts):
-        message = (
-            f"{validation.path}: no end token has a whole window of {length} tokens after it, which"
-            ' data.windows = "documents" needs'
-        )
-        raise UsageError(message, path=validation.path, key="data.windows")
+        message = f"no end token has a whole window of {length} tokens after it"
+        message += ', which data.windows = "documents" needs'
+        raise UsageError.at(validation.path, message, key="data.windows")
     return starts
 
 
@@ -189,23 +171,21 @@ def text_sampler_of(config: TrainConfig, inputs: Inputs) -> Callable[[Transforme
 def open_tokens(path: Path, model: ModelConfig) -> TokenFile:
     """Open a token file; raise unless the model has all its ids and it holds at least one window."""
     file = TokenFile.open(path, verify=True)
-    if file.manifest.vocabulary_size > model.vocab_size:
-        raise FormatError(
-            f"{path}: was encoded with a vocabulary of {file.manifest.vocabulary_size} tokens "
-            f"(tokenizer {file.manifest.tokenizer_fingerprint[:12]}…), but the model has {model.vocab_size};"
-            f" set model.vocab_size={file.manifest.vocabulary_size}, or use other data",
-            path=path,
-            key="model.vocab_size",
-            expected=model.vocab_size,
-            found=file.manifest.vocabulary_size,
+    expected, found = model.vocab_size, file.manifest.vocabulary_size
+    if found > expected:
+        message = (
+            f"was encoded with a vocabulary of {found} tokens (tokenizer"
+            f" {file.manifest.tokenizer_fingerprint[:12]}…), but the model has {expected};"
+            f" set model.vocab_size={found}, or use other data"
         )
+        raise FormatError.at(path, message, key="model.vocab_size", expected=expected, found=found)
     if len(file) < model.context_length + 1:
         message = (
-            f"{path}: has {len(file)} tokens, but a context of {model.context_length} needs at least "
-            f"{model.context_length + 1}: one window and the token after it; use more text, or set a shorter"
+            f"has {len(file)} tokens, but a context of {model.context_length} needs at least"
+            f" {model.context_length + 1}: one window and the token after it; use more text, or set a shorter"
             " model.context_length"
         )
-        raise UsageError(message, path=path, expected=model.context_length + 1, found=len(file))
+        raise UsageError.at(path, message, expected=model.context_length + 1, found=len(file))
     return file
 
 
@@ -249,19 +229,6 @@ def build_model(config: TrainConfig, device: torch.device) -> TransformerLM:
     return model.to(device)
 
 
-def build_blank_model(config: TrainConfig) -> TransformerLM:
-    """Return the model of a config with its parameters on the meta device, which stores nothing."""
-
-    def to_meta(module: Module, name: str, parameter: Parameter) -> Parameter:
-        return Parameter(parameter.to("meta"), requires_grad=parameter.requires_grad)
-
-    handle = register_module_parameter_registration_hook(to_meta)  # type: ignore[arg-type]  # may return one
-    try:
-        return TransformerLM(config.model, dtype=torch.float32, compute_dtype=dtype_of(config.precision))
-    finally:
-        handle.remove()
-
-
 def seed_step(config: TrainConfig, step: int, *part: int) -> None:
     """Seed torch's random numbers for a step, or one of its parts: a resumed run draws the same ones."""
     torch.manual_seed(mix_key(config.seed, 2, step, *part))
@@ -271,173 +238,3 @@ def checkpoint_bytes(config: TrainConfig) -> int:
     """Return an upper bound of the size of a checkpoint: weights, optimizer state and 1 MiB for the rest."""
     weights = 4 * count_parameters(config.model).total
     return weights + state_bytes(config.model, config.optimizer) + 2**20
-
-
-@dataclass(frozen=True)
-class StepParts:
-    """What a step uses besides its config: a loss and an optimizer of the caller, and masked data."""
-
-    loss: Loss | None = None
-    masked: bool = False
-    factory: OptimizerFactory | None = None
-
-    def losses(self, config: TrainConfig) -> dict[str, Any]:
-        """Return the arguments of a step that concern its loss."""
-        measured = masked_language_model_loss if self.masked else language_model_loss
-        trained = self.loss or make_loss(config.loss.name, config.loss.options, masked=self.masked)
-        return {"loss": trained, "measured_loss": self.loss or measured, "masked": self.masked}
-
-
-BUILT_IN = StepParts()
-"""The loss and the optimizer that the config names, and data without a mask."""
-
-
-class StepEngine:
-    """The model, optimizer and step of a config, in their initial state."""
-
-    def __init__(
-        self,
-        config: TrainConfig,
-        device: torch.device,
-        parts: StepParts = BUILT_IN,
-        ranks: RankGroup | None = None,
-    ) -> None:
-        self.memory = DevicePeakMemory(device)
-        self.sharded: ShardedModel | None = None
-        self.rows: StateRows | None = None
-        self.model = build_model(config, device)
-        self.factory = parts.factory
-        self.optimizer = build_optimizer(self.model, config.optimizer, self.factory)
-        self.step = TrainStep(
-            self.model,
-            self.optimizer,
-            max_grad_norm=config.optimizer.max_grad_norm,
-            backend=choose_backend(config, device),
-            **parts.losses(config),
-            reduction=Reduction(ranks, config.parallel.reduction),
-        )
-
-    def start_over(self, config: TrainConfig) -> None:
-        """Reset to the initial state of `config` in place: compiled code and CUDA graphs stay valid."""
-        fresh = build_model(config, torch.device("cpu"))
-        if fused_updates(self.optimizer):
-            blank = build_optimizer(fresh, config.optimizer, self.factory)
-            self.optimizer.load_state_dict(blank.state_dict())
-        else:  # it may have state that no state dict contains
-            self.optimizer = build_optimizer(self.model, config.optimizer, self.factory)
-            self.step.optimizer = self.optimizer
-        self.model.load_state_dict(fresh.state_dict())
-        self.memory.start_over()
-
-
-def check_strategy(config: TrainConfig, factory: OptimizerFactory | None = None) -> None:
-    """Raise if the strategy does not support the optimizer; call it before a run is created."""
-    if config.parallel.strategy == "shard":
-        from bytewright.parallel.shard_update import check_shardable
-
-        skeleton = TransformerLM(config.model, device="meta")
-        check_shardable(build_optimizer(skeleton, config.optimizer, factory))
-
-
-class ShardedStepEngine:
-    """The model, optimizer and step of a config whose strategy is "shard", in their initial state.
-
-    Every rank draws the initial weights on its host module by module, and keeps its rows. A model with a
-    part of the user, whose constructor may draw weights, is built on every host, then cut.
-    """
-
-    def __init__(
-        self,
-        config: TrainConfig,
-        device: torch.device,
-        parts: StepParts = BUILT_IN,
-        ranks: RankGroup | None = None,
-    ) -> None:
-        from bytewright.parallel.shard import ShardedModel
-        from bytewright.parallel.shard_update import rows_of_state, shard_optimizer
-        from bytewright.train.sharded_step import ShardedStep
-
-        self.memory = DevicePeakMemory(device)
-        skeleton = TransformerLM(config.model, device="meta", dtype=torch.float32)
-        rule = build_optimizer(skeleton, config.optimizer, parts.factory)
-        is_whole = has_own_modules(skeleton)
-        self.sharded = ShardedModel(
-            build_model(config, torch.device("cpu")) if is_whole else build_blank_model(config),
-            ranks or RankGroup(),
-            device,
-            num_parts=config.accumulate,
-            is_exact=config.parallel.reduction == "exact",
-            weights=() if is_whole else draw_weights(skeleton, mix_key(config.seed, 1)),
-        )
-        self.model = self.sharded.model
-        names = {parameter: name for name, parameter in skeleton.named_parameters()}
-        self.optimizer = shard_optimizer(rule, names, self.sharded.rows)
-        self.rows = StateRows(self.sharded.rows, rows_of_state(self.optimizer, self.sharded.rows))
-        self.step = ShardedStep(
-            self.sharded,
-            self.optimizer,
-            max_grad_norm=config.optimizer.max_grad_norm,
-            backend=choose_backend(config, device),
-            **parts.losses(config),
-        )
-
-
-class CompiledStepCache:
-    """Provides the engine of each of several successive runs; reuses the last one if its shape matches.
-
-    A reused engine is reset, so a run gives the same numbers as with an engine of its own. Compilation takes
-    seconds, as long as a short run on a GPU.
-    """
-
-    def __init__(self) -> None:
-        self._last: StepEngine | None = None
-        self._made_for: object = None
-
-    def make_room(self, config: TrainConfig, device: torch.device, parts: StepParts) -> None:
-        """Release the last engine, unless a run of `config` can reuse it."""
-        # With a time budget every run compiles, so that the time of all runs of a sweep includes compilation.
-        key = _key(config, device, parts)
-        if self._made_for != key or config.budget.minutes is not None:
-            self.clear()
-        self._made_for = key
-
-    def engine_for(
-        self,
-        config: TrainConfig,
-        device: torch.device,
-        parts: StepParts = BUILT_IN,
-        ranks: RankGroup | None = None,
-    ) -> StepEngine | ShardedStepEngine:
-        """Return an engine in the initial state of `config`; the engine returned before becomes invalid."""
-        self.make_room(config, device, parts)
-        if config.parallel.strategy == "shard":
-            self.clear()
-            return ShardedStepEngine(config, device, parts, ranks)
-        if self._last is None:
-            self._last = StepEngine(config, device, parts, ranks)
-        else:
-            self._last.start_over(config)
-        return self._last
-
-    def clear(self) -> None:
-        """Release the last engine and all compiled code.
-
-        This frees its memory for the next run. It also resets the limit of torch.compile, which stops
-        compiling a function after eight models, or four that are evaluated too.
-        """
-        self._last = self._made_for = None
-        if "torch._dynamo" in sys.modules:  # otherwise nothing was compiled, and importing it takes a second
-            torch.compiler.reset()
-        gc.collect()
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
-
-
-def _key(config: TrainConfig, device: torch.device, parts: StepParts) -> object:
-    """Return everything that compiled code depends on: runs with equal keys can share an engine."""
-    rule = dataclasses.replace(config.optimizer, lr=1.0, muon_lr=1.0)
-    shape = config.batch_size, config.accumulate, config.parallel
-    # A notebook may register another part under the same name.
-    of_model = [part.class_of(config.model) for part in PARTS.values()]
-    named = of_model, config.loss, losses[config.loss.name], optimizers[config.optimizer.name]
-    return config.model, rule, named, shape, config.precision, config.compile, device, parts

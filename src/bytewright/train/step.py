@@ -41,7 +41,56 @@ class StepResult(NamedTuple):
     accepted: Bool[Tensor, ""]
 
 
-class TrainStep:
+class StepBase:
+    """What `TrainStep` and the step of a sharded model share: masked data, seeds, and the measured loss.
+
+    `seed_part` is called with the number of a part before it is computed, if there are several. So the random
+    numbers of a part do not depend on the rank that computes it.
+    """
+
+    _measured_loss: Callable[[Tensor, Tensor], Tensor]
+
+    def __init__(self, model: TransformerLM, *, max_grad_norm: float, masked: bool) -> None:
+        self.model = model
+        self.max_norm = max_grad_norm or float("inf")
+        self.seed_part: Callable[[int], None] | None = None
+        self._masked = masked
+        self._has_own_modules = has_own_modules(model)
+
+    def measure(
+        self, ids: Integer[Tensor, "batch seq"], targets: Integer[Tensor, "batch seq"]
+    ) -> Float[Tensor, ""]:
+        """Return the measured loss of a batch, without an update and without dropout in a user's part.
+
+        All ranks of a sharded model must call it together, with batches of their own.
+        """
+        was_training = self.model.training
+        if self._has_own_modules:
+            self.model.eval()
+        try:
+            with torch.no_grad():
+                return self._measured_loss(ids, targets)
+        finally:
+            if self._has_own_modules:
+                self.model.train(was_training)
+
+    def _seed(self, part: int, num_parts: int) -> None:
+        if self.seed_part is not None and num_parts > 1:
+            self.seed_part(part)
+
+    def _shares(self, targets: Sequence[Tensor]) -> Tensor | None:
+        """Return the share of each part in the tokens of the batch that count; None if parts are equal."""
+        if not self._masked:
+            return None
+        counts = self._gather_parts(torch.stack([(part != IGNORED).sum() for part in targets]))
+        return counts / counts.sum().clamp(min=1)
+
+    def _gather_parts(self, own: Tensor) -> Tensor:
+        """Return one number for each part of the batch, from those of this rank's parts."""
+        raise NotImplementedError
+
+
+class TrainStep(StepBase):
     """Update a model from one batch after another.
 
     `backend` is that of torch.compile ("inductor", or "aot_eager" on mps); None disables compilation. `loss`
@@ -53,8 +102,7 @@ class TrainStep:
     `loss` must then return the mean over the tokens that count.
 
     `reduction` adds the gradients of the parts; by default those of this process, exactly. `seed_part` is
-    called with the number of a part before it is computed, if there are several, and once more before the
-    update. So the random numbers of a part do not depend on the rank that computes it.
+    called once more before the update.
     """
 
     def __init__(
@@ -69,13 +117,9 @@ class TrainStep:
         masked: bool = False,
         reduction: Reduction | None = None,
     ) -> None:
-        self.model = model
+        super().__init__(model, max_grad_norm=max_grad_norm, masked=masked)
         self.reduction = reduction or Reduction()
-        self.seed_part: Callable[[int], None] | None = None
-        self._has_own_modules = has_own_modules(model)
-        self._masked = masked
         self.optimizer = optimizer
-        self.max_norm = max_grad_norm or float("inf")
         self._fused = fused_updates(optimizer)
         for part in self._fused:
             part.check_not_moved()
@@ -92,7 +136,7 @@ class TrainStep:
             return apply_clipped(self._fused, value, self.max_norm)
 
         self.loss: Callable[[Tensor, Tensor], Tensor] = compile_with(backend, forward)
-        self._measured_loss: Callable[[Tensor, Tensor], Tensor] = self.loss
+        self._measured_loss = self.loss
         if measured_loss not in (None, loss):
             self._measured_loss = compile_with(backend, forward_to_measure)
         self._clip_and_update: Callable[[Tensor], tuple[Tensor, Tensor]] = compile_with(
@@ -187,7 +231,8 @@ class TrainStep:
             loss = mean_loss(all_losses, shares)
             norm = clip_gradients(parameters, self.max_norm)
             accepted = torch.isfinite(loss) & torch.isfinite(norm)
-            self._seed_update(len(batches))
+            num_parts = len(batches) * self.reduction.ranks.num_ranks
+            self._seed(num_parts, num_parts)
             step_if(self.optimizer, accepted)
             return StepResult(loss, norm, accepted)
 
@@ -262,41 +307,17 @@ class TrainStep:
         """Return the loss of the part with this number among `num_own`, and its term in that of the batch."""
         part = self.reduction.first_part(num_own) + number
         num_parts = num_own * self.reduction.ranks.num_ranks
-        if self.seed_part is not None and num_parts > 1:
-            self.seed_part(part)
+        self._seed(part, num_parts)
         loss = self.loss(ids, targets)
         return loss, loss / num_parts if shares is None else loss * shares[part]
-
-    def _seed_update(self, num_own: int) -> None:
-        num_parts = num_own * self.reduction.ranks.num_ranks
-        if self.seed_part is not None and num_parts > 1:
-            self.seed_part(num_parts)
 
     @torch.no_grad()
     def _update(self, losses: Float[Tensor, " parts"], shares: Tensor | None) -> tuple[Tensor, ...]:
         loss = mean_loss(losses, shares)
         return (loss, *self._clip_and_update(loss))
 
-    def _shares(self, targets: Sequence[Tensor]) -> Tensor | None:
-        """Return the share of each part in the tokens of the batch that count; None if parts are equal."""
-        if not self._masked:
-            return None
-        counts = self.reduction.gather_counts(torch.stack([(part != IGNORED).sum() for part in targets]))
-        return counts / counts.sum().clamp(min=1)
-
-    def measure(
-        self, ids: Integer[Tensor, "batch seq"], targets: Integer[Tensor, "batch seq"]
-    ) -> Float[Tensor, ""]:
-        """Return the measured loss of a batch, without an update and without dropout in a user's part."""
-        was_training = self.model.training
-        if self._has_own_modules:
-            self.model.eval()
-        try:
-            with torch.no_grad():
-                return self._measured_loss(ids, targets)
-        finally:
-            if self._has_own_modules:
-                self.model.train(was_training)
+    def _gather_parts(self, own: Tensor) -> Tensor:
+        return self.reduction.ranks.all_gather(own).flatten()
 
 
 def has_own_modules(model: TransformerLM) -> bool:

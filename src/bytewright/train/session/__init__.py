@@ -5,6 +5,7 @@ Read `start` (`train` and `resume`), then `loop`, which decides when to step, re
     part_check, initial_weights     a trial of users' parts; start from the weights of another model
     resume_policy                   what a resume may change
     recorder, console               results of steps, and the plan of a run with a time budget; the display
+    engine                          model, optimizer and step of a config, also of a sharded model
     costs                           predicted and counted costs
     ranks                           what rank 0 writes and decides for the others
 

@@ -249,8 +249,8 @@ def read_recorded(run: Path, *, mapped: bool = False) -> InitialWeights | None:
     with_optimizer = recorded["optimizer"].as_boolean(default=False)
     init = InitialWeights.read(source, with_optimizer=with_optimizer, mapped=mapped)
     if init.sha256 != sha256:
-        message = f"{source}: its weights have changed since the run started from them, and {again}"
-        raise FormatError(message, path=source, key="sha256", expected=sha256, found=init.sha256)
+        message = f"its weights have changed since the run started from them, and {again}"
+        raise FormatError.at(source, message, key="sha256", expected=sha256, found=init.sha256)
     return init
 
 
@@ -308,10 +308,10 @@ def load_optimizer_state(optimizer: torch.optim.Optimizer, saved: Any, source: P
         load_state(optimizer, _pad_state(optimizer, saved))
     except (ValueError, KeyError) as error:  # torch's optimizers raise these
         message = (
-            f"{source}: its optimizer state cannot be used here: {first_line(error)}; set [optimizer] to"
-            " that of its run, or start without the state"
+            f"its optimizer state cannot be used here: {first_line(error)}; set [optimizer] to that of its"
+            " run, or start without the state"
         )
-        raise FormatError(message, path=source, key="optimizer") from None
+        raise FormatError.at(source, message, key="optimizer") from None
     for group, before in zip(optimizer.param_groups, settings, strict=True):
         group.update(before)
 

@@ -45,11 +45,12 @@ from bytewright.train.recipe import to_plain
 from bytewright.train.run_files import RunWriter
 from bytewright.train.session.console import Display, TensorBoard, make_display
 from bytewright.train.session.costs import describe_costs
+from bytewright.train.session.engine import CompiledStepCache, StepParts
 from bytewright.train.session.initial_weights import InitialWeights, load_optimizer_state
-from bytewright.train.session.ranks import Decision, SilentDisplay, SilentLog, agree_on, check_same_weights
+from bytewright.train.session.ranks import Decision, SilentLog, agree_on, check_same_weights
 from bytewright.train.session.recorder import Recorder, StepPlanner, TrainState
 from bytewright.train.session.resume_policy import find_step_before_decay
-from bytewright.train.setup import CompiledStepCache, Inputs, StepParts, build_model, seed_step, select_device
+from bytewright.train.setup import Inputs, build_model, seed_step, select_device
 from bytewright.train.step import has_own_modules
 
 Sampler = Callable[[TransformerLM, int], str]
@@ -127,11 +128,9 @@ class Trainer:
         """Replace the random weights by those of another model, and save them before the first step."""
         if init.optimizer is not None:
             if self.rows is not None:
-                message = (
-                    f"{init.source}: its optimizer state cannot be loaded with parallel.strategy ="
-                    ' "shard"; use "replicate" for the first step'
-                )
-                raise UsageError(message, path=init.source, key="parallel.strategy")
+                message = 'its optimizer state cannot be loaded with parallel.strategy = "shard"'
+                message += '; use "replicate" for the first step'
+                raise UsageError.at(init.source, message, key="parallel.strategy")
             load_optimizer_state(self.optimizer, init.optimizer, init.source)
         if self.rows is not None:
             self.rows.load_weights(init.weights, self.model)
@@ -224,9 +223,9 @@ class Trainer:
             title += f", from step {self.progress.step:,} on"
         elif is_restart:
             title += ", again from step 0: no checkpoint was saved"
-        is_shown = self.ranks.is_main
-        self.recorder.display = self.display(self.console, title) if is_shown else SilentDisplay()
-        stack.callback(self.recorder.display.close)
+        if self.ranks.is_main:
+            self.recorder.display = self.display(self.console, title)
+            stack.callback(self.recorder.display.close)
 
     def _take_steps(self, signals: outcome.StopSignals) -> outcome.Ending:
         if self._has_new_weights:
@@ -364,10 +363,10 @@ class Trainer:
         is_broken = not all(bool(torch.isfinite(weights).all()) for weights in rows)
         if refused >= self.progress.step or self.ranks.largest([is_broken])[0]:
             message = (
-                f"{self.writer.path}: the last {refused} steps had a loss or gradient that is not finite, and"
-                " the weights cannot be used; train with a lower learning rate"
+                f"the last {refused} steps had a loss or gradient that is not finite, and the weights cannot"
+                " be used; train with a lower learning rate"
             )
-            raise DivergenceError(message, path=self.writer.path, key="weights", found=refused)
+            raise DivergenceError.at(self.writer.path, message, key="weights", found=refused)
 
     def _separate_memory(self) -> contextlib.AbstractContextManager[None]:
         """Return a context for work between steps, whose memory is not added to that of steps on a CPU."""

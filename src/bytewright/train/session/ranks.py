@@ -1,8 +1,8 @@
 """What differs between the ranks of a run: rank 0 writes and decides, the others follow.
 
 All ranks execute the same loop with the same results, so they reach every save, evaluation and record at the
-same step. `FollowingWriter`, `SilentLog` and `SilentDisplay` replace the files and the output of rank 0 on
-the other ranks. Whatever depends on a clock or a signal is decided once per step by `agree_on`.
+same step. `FollowingWriter` and `SilentLog` replace the files of rank 0 on the other ranks, which show no
+output. Whatever depends on a clock or a signal is decided once per step by `agree_on`.
 """
 
 from __future__ import annotations
@@ -135,9 +135,6 @@ class FollowingWriter(RunWriter):
     def write_tokenizer(self, vocabulary: object) -> None:
         """Write nothing."""
 
-    def write_sample(self, step: int, text: str) -> None:
-        """Write nothing."""
-
     def write_costs(self, costs: Mapping[str, Any]) -> None:
         """Write nothing."""
 
@@ -171,16 +168,6 @@ class SilentLog(MetricsLog):
     def sync(self) -> int:
         """Return the position."""
         return 0
-
-    def close(self) -> None:
-        """Nothing is open."""
-
-
-class SilentDisplay:
-    """The display of a rank other than 0."""
-
-    def record(self, record: Mapping[str, Any], num_steps: int | None) -> None:
-        """Show nothing."""
 
     def close(self) -> None:
         """Nothing is open."""

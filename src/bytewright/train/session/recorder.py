@@ -168,11 +168,12 @@ class Recorder:
         windows = self._windows_of(step)
         self._write({"step": step, "event": "refused_step", "cause": cause, "loss": loss, "windows": windows})
         if self.progress.refused_in_a_row >= self._max_refused:
+            refused = self.progress.refused_in_a_row
             message = (
-                f"{self.log.path.parent}: {self.progress.refused_in_a_row} steps in a row, up to step {step},"
-                " had a loss or gradient that is not finite; the run stops, its checkpoints are intact"
+                f"{refused} steps in a row, up to step {step}, had a loss or gradient that is not finite;"
+                " the run stops, its checkpoints are intact"
             )
-            raise DivergenceError(message, path=self.log.path.parent, found=self.progress.refused_in_a_row)
+            raise DivergenceError.at(self.log.path.parent, message, found=refused)
 
     def line(
         self,

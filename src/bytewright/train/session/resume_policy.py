@@ -186,16 +186,16 @@ def check_saved(saved: SavedState | None, config: TrainConfig, inputs: Inputs, r
         check_space(run, checkpoint_bytes(config) * (config.keep_last + 3))
         return TrainState(num_steps=config.num_steps)
     if saved.rest.pop("data", None) != inputs.identity:
-        message = f"{run}: the data has changed since step {saved.rest['step']} was saved"
-        raise FormatError(message, path=run, key="data")
+        message = f"the data has changed since step {saved.rest['step']} was saved"
+        raise FormatError.at(run, message, key="data")
     saved_config = saved.rest.pop("config", None)
     try:
         progress = build(TrainState, saved.rest, source=saved.source)
     except UsageError as error:
         raise FormatError(str(error)) from None
     if progress.step * config.batch_size > MAX_INTEGER:
-        message = f"{saved.source}: has {progress.step} steps, more than a 64-bit count of windows allows"
-        raise FormatError(message, path=saved.source, key="step")
+        message = f"has {progress.step} steps, more than a 64-bit count of windows allows"
+        raise FormatError.at(saved.source, message, key="step")
     progress.plan = continue_config(
         config,
         saved_config,
@@ -218,8 +218,8 @@ def continue_config(
     """
     before = read_saved(saved, checkpoint)
     if before.num_steps is not None and plan != [[0, before.num_steps]]:
-        message = f"{checkpoint}: its plan is {str(plan)[:60]}, its budget {before.num_steps} steps"
-        raise FormatError(message, path=checkpoint, key="plan")
+        message = f"its plan is {str(plan)[:60]}, but its budget is {before.num_steps} steps"
+        raise FormatError.at(checkpoint, message, key="plan")
     changes = find_changes(to_plain(before), to_plain(now))
     for name, (old, new) in changes.items():
         if not name.startswith(RATE_SETTINGS):

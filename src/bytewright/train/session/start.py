@@ -25,6 +25,7 @@ from bytewright.train.checkpoint import SavedState
 from bytewright.train.config import TrainConfig
 from bytewright.train.recipe import to_plain
 from bytewright.train.session.console import Display, import_summary_writer
+from bytewright.train.session.engine import CompiledStepCache, check_strategy
 from bytewright.train.session.initial_weights import InitialWeights, read_recorded
 from bytewright.train.session.loop import Probe, Sampler, Trainer, TrainResult
 from bytewright.train.session.part_check import check_parts
@@ -59,7 +60,7 @@ class SessionOptions(TypedDict, total=False):
     optimizer: OptimizerFactory | None
     """Builds any `torch.optim.Optimizer` from model and config, instead of the one that the config names. A
     resume needs it too; the run does not record it. A registered optimizer has neither disadvantage."""
-    engines: setup.CompiledStepCache | None
+    engines: CompiledStepCache | None
     """Reuses the compiled step of the previous run; without it, every run compiles its own."""
     final_checkpoint: bool
     """Whether the end of the run is saved; False if only the metrics are of interest."""
@@ -122,7 +123,7 @@ def _train(
         if config.tensorboard:
             import_summary_writer()
         check_shares(config, ranks)
-        setup.check_strategy(config, options.get("optimizer"))
+        check_strategy(config, options.get("optimizer"))
         if ranks.is_main:
             run_files.check_new_run(run)
             run_files.check_space(run, setup.checkpoint_bytes(config) * (config.keep_last + 3))
@@ -168,7 +169,7 @@ def resume(
         writer = stack.enter_context(open_writer(ranks, run, lambda: run_files.RunWriter.open(run)))
         with ranks.agree():
             config, inputs, saved, progress = _read_saved_run(writer, changes, ranks)
-            setup.check_strategy(config, options.get("optimizer"))
+            check_strategy(config, options.get("optimizer"))
             sampler = setup.make_window_sampler(config, inputs)
             if options.get("sample") is None:
                 options["sample"] = setup.text_sampler_of(config, inputs)
