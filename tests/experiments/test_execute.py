@@ -32,7 +32,7 @@ from bytewright.train.config import TrainConfig
 from bytewright.train.run import Run
 from bytewright.train.run_files import RunWriter
 from bytewright.train.session.costs import account_for_run
-from bytewright.train.session.loop import Sampler
+from bytewright.train.session.loop import TextSampler
 from bytewright.train.session.recorder import Recorder
 from conftest import RunCommand
 from rejection import rejects
@@ -131,7 +131,7 @@ class Greedy:
         self.parts = parts
         self.tried: list[int] = []
 
-    def __call__(self, config: TrainConfig) -> Sampler:
+    def __call__(self, config: TrainConfig) -> TextSampler:
         def sample(model: TransformerLM, step: int) -> str:
             self.tried.append(config.accumulate)
             if config.accumulate < self.parts:

@@ -14,15 +14,15 @@ from bytewright.experiments.sweep import Sweep, read_sweep
 from bytewright.model import TransformerLM
 from bytewright.storage import atomic
 from bytewright.train.config import TrainConfig
-from bytewright.train.session.loop import Sampler
+from bytewright.train.session.loop import TextSampler
 
 
-def short_samples(config: TrainConfig) -> Sampler:
+def short_samples(config: TrainConfig) -> TextSampler:
     """Return a sampler that generates no text."""
     return lambda model, step: "text"
 
 
-def interrupting(config: TrainConfig) -> Sampler:
+def interrupting(config: TrainConfig) -> TextSampler:
     """Return a sampler that sends SIGTERM to this process."""
 
     def sample(model: TransformerLM, step: int) -> str:

@@ -59,7 +59,7 @@ from bytewright.train import resume, train
 from bytewright.train.config import DataConfig, TrainConfig
 from bytewright.train.run import Run
 from bytewright.train.session.engine import CompiledStepCache
-from bytewright.train.session.loop import Sampler, TrainResult
+from bytewright.train.session.loop import TextSampler, TrainResult
 from bytewright.train.session.start import SessionOptions
 
 POLL_SECONDS = 0.1
@@ -78,7 +78,7 @@ class SweepContext:
     console: Console
     engines: CompiledStepCache = field(default_factory=CompiledStepCache)
     """The compiled step of the last run, which the next run reuses if it can."""
-    make_sampler: Callable[[TrainConfig], Sampler] | None = None
+    make_sampler: Callable[[TrainConfig], TextSampler] | None = None
     """Returns the sampler of a run; by default the one that generates text."""
 
 

@@ -121,13 +121,9 @@ class DeviceSteps:
         if fused is not None and self.settings is not None:
             from bytewright.generate.fused_step import TokenChoice
 
+            num_ids = self.sampling.num_ids or self.decoder.config.vocab_size
             choice = TokenChoice(
-                self.num_chosen,
-                self.chosen,
-                self.sampling.num_ids or self.decoder.config.vocab_size,
-                settings=None if self.kind == SamplingKind.GREEDY else self.settings,
-                uniforms=self.uniforms,
-                is_filtered=self.kind == SamplingKind.FILTERED,
+                self.num_chosen, self.chosen, num_ids, self.settings, self.uniforms, self.kind
             )
             fused.step_and_choose(self.cache, self.ids, self.positions, choice)
             return

@@ -25,6 +25,7 @@ from torch import Tensor
 from torch.nn.functional import linear, silu
 
 from bytewright.generate.packed_weights import PackedBlock, PackedRMSNorm, PackedSiLU, PackedSwiGLU
+from bytewright.generate.row_sampling import RowSettings, SamplingKind
 from bytewright.model.fused import gate_by_silu
 from bytewright.model.kernels import decoding, decoding_products, sampling
 from bytewright.model.kernels.decoding_products import NO_GATE, SILU, SWIGLU, LargestLogits, Tiles
@@ -32,9 +33,8 @@ from bytewright.model.layers import EPSILON
 
 if TYPE_CHECKING:
     from bytewright.generate.decoder import Decoder, KeyValueCache
-    from bytewright.generate.row_sampling import RowSettings
 
-OLDEST_GPU = (9, 0)
+OVERLAPPING_GPU = (9, 0)
 """The least compute capability: from Hopper on, a kernel can start before the previous one has ended."""
 MAX_ROWS = 64
 """Up to this number of rows, `multiply` computes the products; above it, torch (cuBLAS)."""
@@ -95,10 +95,10 @@ class TokenChoice:
     num_ids: int
     """Only ids below this are chosen."""
     settings: RowSettings | None = None
-    """How to draw tokens; None chooses the likeliest."""
+    """How to draw tokens; a greedy choice needs neither settings nor uniform numbers."""
     uniforms: Float[Tensor, "batch columns"] | None = None
-    is_filtered: bool = False
-    """Whether `top_k`, `top_p` or `min_p` of any row has an effect."""
+    kind: SamplingKind = SamplingKind.GREEDY
+    """The highest kind of all rows."""
 
 
 class FusedStep:
@@ -130,20 +130,21 @@ class FusedStep:
         assert largest is not None
         overlap = self._overlaps(len(ids), cache.capacity)
         chosen, capacity = choice.chosen, cache.capacity
-        if (settings := choice.settings) is None:
+        if choice.kind == SamplingKind.GREEDY:
             state = ids, positions, choice.num_chosen, capacity, chosen
             decoding_products.choose_largest(largest, *state, num_columns=capacity, overlap=overlap)
             return logits
+        assert choice.settings is not None
         assert choice.uniforms is not None
         num_columns = capacity if chosen is None else chosen.shape[1]
         sampling.draw_tokens(
             logits,
             largest,
-            settings.tensors(),
+            choice.settings.tensors(),
             choice.uniforms,
             ids,
             num_ids=choice.num_ids,
-            is_filtered=choice.is_filtered,
+            is_filtered=choice.kind == SamplingKind.FILTERED,
             state=(positions, choice.num_chosen, chosen, capacity, num_columns),
             overlap=overlap,
         )
@@ -256,7 +257,7 @@ def supports_fused_step(decoder: Decoder) -> bool:
     norms += [] if decoder.final_norm is None else [decoder.final_norm]
     return (
         decoder.dtype in (torch.bfloat16, torch.float32)
-        and (decoder.device.type != "cuda" or torch.cuda.get_device_capability() >= OLDEST_GPU)
+        and (decoder.device.type != "cuda" or torch.cuda.get_device_capability() >= OVERLAPPING_GPU)
         and all(isinstance(norm, PackedRMSNorm) for norm in norms)
         and all(block.place != "post" for block in decoder.blocks)
         and all(isinstance(block.ffn, PackedSwiGLU | PackedSiLU) for block in decoder.blocks)

@@ -30,12 +30,8 @@ from bytewright.registry import is_built_in
 P = TypeVar("P", bound=type)
 
 
-@runtime_checkable
-class PackedNorm(Protocol):
-    """A norm of the residual stream."""
-
-    def __call__(self, x: Tensor, /) -> Tensor:
-        """Return the normalised rows."""
+PackedNorm = Callable[[Tensor], Tensor]
+"""A function that normalises rows of the residual stream."""
 
 
 @runtime_checkable

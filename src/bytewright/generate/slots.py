@@ -205,14 +205,7 @@ class SlotBatch:
         if (fused := self.decoder.fused_step) is not None:
             from bytewright.generate.fused_step import TokenChoice
 
-            choice = TokenChoice(
-                self.num_chosen,
-                None,
-                self.num_ids,
-                settings=None if kind == SamplingKind.GREEDY else self.settings,
-                uniforms=self.uniforms,
-                is_filtered=kind == SamplingKind.FILTERED,
-            )
+            choice = TokenChoice(self.num_chosen, None, self.num_ids, self.settings, self.uniforms, kind)
             return fused.step_and_choose(self._view(self.num_slots), self.ids, self.positions, choice)
         logits = self.decoder.step(self._view(self.num_slots), self.ids, self.positions)
         self.positions.add_(1).clamp_(max=self.capacity - 1)
@@ -264,10 +257,8 @@ class SlotBatch:
         generator = torch.Generator(self.decoder.device).manual_seed(0)
         for buffer in self.cache.keys + self.cache.values:
             buffer.copy_(torch.randn(buffer.shape[1:], generator=generator, device=buffer.device))
-        ids, positions = (
-            torch.full_like(self.ids, self._idle_id),
-            torch.full_like(self.ids, self.capacity // 2),
-        )
+        ids = torch.full_like(self.ids, self._idle_id)
+        positions = torch.full_like(self.ids, self.capacity // 2)
         logits = self.decoder.step(self._view(self.num_slots), ids, positions)
         for buffer in self.cache.keys + self.cache.values:
             buffer.zero_()

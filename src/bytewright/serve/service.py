@@ -20,7 +20,7 @@ from bytewright.model import TransformerLM
 from bytewright.serve.engine import Engine, EngineClosedError, Job, Update
 from bytewright.tokenizer import Tokenizer
 
-State = Literal["loading", "ready", "draining", "failed"]
+ServiceState = Literal["loading", "ready", "draining", "failed"]
 
 PREFIX = "bytewright_"
 """The start of the names of all figures."""
@@ -85,7 +85,7 @@ class Service:
             engine.close()
 
     @property
-    def state(self) -> State:
+    def state(self) -> ServiceState:
         """Whether the service is loading, ready or draining, or its engine has failed."""
         if self.is_draining:
             return "draining"

@@ -20,7 +20,7 @@ from bytewright.experiments.listing import MAX_DEPTH
 from bytewright.serve.guard import RejectedError
 from bytewright.train.checkpoint_list import CHECKPOINTS
 from bytewright.train.run import Run
-from bytewright.train.run_files import CONFIG, ENVIRONMENT, METRICS
+from bytewright.train.run_files import CONFIG, ENVIRONMENT, METRICS_LOG
 
 SCAN_SECONDS = 2.0
 """A scan is repeated after this time, when the result is needed."""
@@ -142,7 +142,7 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 def _is_run(run: Run, files: Sequence[str], folders: Sequence[str]) -> bool:
     """Return whether a folder holds a run, also a broken one; sampled texts of a sweep are not runs."""
-    if CONFIG in files and (ENVIRONMENT in files or METRICS in files):
+    if CONFIG in files and (ENVIRONMENT in files or METRICS_LOG in files):
         return True
     try:
         return CHECKPOINTS in folders and run.is_imported

@@ -161,12 +161,12 @@ class Run:
     @property
     def records(self) -> list[dict[str, Any]]:
         """All records of the metrics log: metrics and events, in order."""
-        path = self.path / run_files.METRICS
+        path = self.path / run_files.METRICS_LOG
         return list(read_metrics(path)) if path.is_file() else []
 
     def follow_records(self) -> MetricsReader:
         """Return a reader of the metrics log that reads what is appended to it."""
-        return MetricsReader(self.path / run_files.METRICS)
+        return MetricsReader(self.path / run_files.METRICS_LOG)
 
     @property
     def metrics(self) -> list[dict[str, Any]]:

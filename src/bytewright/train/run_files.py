@@ -38,7 +38,7 @@ CONFIG = "config.json"
 ENVIRONMENT = "environment.json"
 INIT = "init.json"
 """Where the weights of a run came from, if it did not start from random ones."""
-METRICS = "metrics.jsonl"
+METRICS_LOG = "metrics.jsonl"
 COSTS = "costs.json"
 """The predicted costs of a run, and those counted on its model."""
 OUTCOME = "outcome.json"
@@ -47,7 +47,7 @@ LOCK = ".lock"
 SAMPLES = "samples"
 TOKENIZER = "tokenizer"
 FOLDERS = (TOKENIZER, CHECKPOINTS, SAMPLES, COPIES, "tensorboard")
-FILE_NAMES = (CONFIG, ENVIRONMENT, INIT, PLUGINS, METRICS, COSTS, OUTCOME, *FOLDERS)
+FILE_NAMES = (CONFIG, ENVIRONMENT, INIT, PLUGINS, METRICS_LOG, COSTS, OUTCOME, *FOLDERS)
 LOCK_ATTEMPTS = 30
 """How often a held lock is tried, at intervals of 10 ms."""
 QUIETLY: Mapping[str, Any] = {"stdin": subprocess.DEVNULL, "capture_output": True, "timeout": 10}
@@ -63,7 +63,7 @@ class RunWriter:
         self._lock = lock
         self._config = b""
         self.checkpoints = CheckpointFolder(path / CHECKPOINTS)
-        for name in (METRICS, *FOLDERS):
+        for name in (METRICS_LOG, *FOLDERS):
             atomic.check_no_links(path / name, within=path)
         for folder in (path, self.checkpoints.path, path / SAMPLES):
             atomic.remove_leftovers(folder, within=path)
@@ -104,7 +104,7 @@ class RunWriter:
     @property
     def metrics(self) -> Path:
         """The path of the metrics log."""
-        return self.path / METRICS
+        return self.path / METRICS_LOG
 
     def write_tokenizer(self, vocabulary: Vocabulary) -> None:
         """Store the tokenizer in the run, so that a copy of the folder can generate text."""
@@ -189,7 +189,7 @@ def check_new_run(path: Path) -> None:
 
 def discard_run(path: Path) -> None:
     """Remove the files of a run that has no metrics yet, and its folder if nothing else is in it."""
-    for name in (CONFIG, ENVIRONMENT, INIT, PLUGINS, COSTS, METRICS, LOCK, *FOLDERS):
+    for name in (CONFIG, ENVIRONMENT, INIT, PLUGINS, COSTS, METRICS_LOG, LOCK, *FOLDERS):
         atomic.remove_if_present(path / name, within=path)
     with contextlib.suppress(OSError):
         path.rmdir()
@@ -266,7 +266,7 @@ def find_commit() -> str | None:
 
 def has_records(path: Path) -> bool:
     """Return whether the metrics log of the run at `path` has any record."""
-    metrics = path / METRICS
+    metrics = path / METRICS_LOG
     return metrics.is_file() and metrics.stat().st_size > 0
 
 

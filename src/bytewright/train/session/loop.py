@@ -53,7 +53,7 @@ from bytewright.train.session.resume_policy import find_step_before_decay
 from bytewright.train.setup import Inputs, build_model, seed_step, select_device
 from bytewright.train.step import has_own_modules
 
-Sampler = Callable[[TransformerLM, int], str]
+TextSampler = Callable[[TransformerLM, int], str]
 """Returns text of the model at a step; must be deterministic and not change the global random state."""
 
 Probe = Callable[[TransformerLM], Mapping[str, float]]
@@ -87,7 +87,7 @@ class Trainer:
         *,
         console: Console | None = None,
         display: Callable[[Console, str], Display] = make_display,
-        sample: Sampler | None = None,
+        sample: TextSampler | None = None,
         probe: Probe | None = None,
         loss: Loss | None = None,
         optimizer: OptimizerFactory | None = None,
@@ -383,7 +383,7 @@ class Trainer:
                     whole.get_parameter(name).copy_(weight)
         return whole
 
-    def _write_text(self, sample: Sampler, model: TransformerLM) -> str:
+    def _write_text(self, sample: TextSampler, model: TransformerLM) -> str:
         try:
             return sample(model, self.progress.step)
         except DivergenceError as error:  # the loss shows whether the run has diverged

@@ -115,7 +115,7 @@ def find_step_to_continue(checkpoints: CheckpointList, config: TrainConfig, run:
     refusal: UsageError | None = None
     for step in reversed(checkpoints.steps()):
         state = checkpoints.read_state(step)
-        plan = read_plan(state, str(checkpoints.at(step)))
+        plan = read_saved_plan(state, str(checkpoints.at(step)))
         try:
             continue_config(
                 config,
@@ -139,7 +139,7 @@ def find_step_to_continue(checkpoints: CheckpointList, config: TrainConfig, run:
     raise _cannot_lengthen(run, config, refusal.key, refusal.expected, refusal.found)
 
 
-def read_plan(state: Mapping[str, Any], source: str) -> list[list[int]]:
+def read_saved_plan(state: Mapping[str, Any], source: str) -> list[list[int]]:
     """Return the planned lengths of a run from the state of a checkpoint, checked."""
     num_steps = state.get("num_steps")
     plan = state.get("plan") or ([] if num_steps is None else [[0, num_steps]])

@@ -27,7 +27,7 @@ from bytewright.train.recipe import to_plain
 from bytewright.train.session.console import Display, import_summary_writer
 from bytewright.train.session.engine import CompiledStepCache, check_strategy
 from bytewright.train.session.initial_weights import InitialWeights, read_recorded
-from bytewright.train.session.loop import Probe, Sampler, Trainer, TrainResult
+from bytewright.train.session.loop import Probe, TextSampler, Trainer, TrainResult
 from bytewright.train.session.part_check import check_parts
 from bytewright.train.session.ranks import (
     check_same,
@@ -52,7 +52,7 @@ class SessionOptions(TypedDict, total=False):
     """Where the display writes; standard output by default."""
     display: Callable[[Console, str], Display]
     """Makes the display from the console and a title."""
-    sample: Sampler | None
+    sample: TextSampler | None
     """Writes the samples of `sample_every`; by default the model continues `sample_prompt`."""
     probe: Probe | None
     loss: Loss | None
