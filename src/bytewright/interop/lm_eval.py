@@ -34,8 +34,9 @@ from bytewright.interop.endings import read_questions
 from bytewright.interop.scoring import generate_until, score_continuations
 from bytewright.plugins import load_plugin
 from bytewright.tokenizer.vocabulary import find_end_of_text
+from bytewright.train.checkpoint_list import Which
 from bytewright.train.config import DeviceName, Precision
-from bytewright.train.run import Which, open_model
+from bytewright.train.run import open_model
 from bytewright.train.setup import select_device
 
 try:

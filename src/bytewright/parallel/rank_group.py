@@ -46,9 +46,9 @@ OPENING_SECONDS = 300
 """How long a rank waits for the others at its start: they may import and compile on a loaded machine."""
 WAITING_SECONDS = 24 * 3600
 """How long a collective may take: rank 0 may write a sample or a checkpoint while the others wait. A rank
-that has died is noticed by its closed connection, not by this limit."""
+that has died is detected by its closed connection, not by this limit."""
 LOSS_SECONDS = 10
-"""How long the survivors search for the rank that died."""
+"""How long the other ranks search for the one that died."""
 
 
 all_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
@@ -254,8 +254,8 @@ class RankGroup:
     def _find_cause(self, error: RuntimeError) -> BytewrightError:
         """Return the error of a failed collective: a rank has died, or has ended and reported why."""
         try:
-            lost, codes, is_first = self._ask_survivors()
-        except RuntimeError:  # the store is gone: it belongs to torchrun, or without torchrun to rank 0
+            lost, codes, is_first = self._find_lost_ranks()
+        except RuntimeError:  # the store is closed: it belongs to torchrun, or without torchrun to rank 0
             lost, codes, is_first = [0], {}, True
         if codes:
             rank = min(codes)
@@ -272,7 +272,7 @@ class RankGroup:
             return ReportedError(message, exit_code=LostRankError.exit_code, found=lost)
         return LostRankError(message, found=lost)
 
-    def _ask_survivors(self) -> tuple[list[int], dict[int, int], bool]:
+    def _find_lost_ranks(self) -> tuple[list[int], dict[int, int], bool]:
         """Return the ranks that died, the exit codes of those that ended, and whether to report it.
 
         A rank checks which processes of its own machine have died. Ranks of other machines report theirs in

@@ -130,10 +130,6 @@ class ShardedModel:
         """Release rows of other ranks that a forward pass without a backward pass has left."""
         cast("FSDPModule", self.model).reshard()
 
-    def weights(self) -> dict[str, Tensor | Rows]:
-        """Return the state dict of the model, with the rows of this rank instead of whole parameters."""
-        return {name: self.rows.get(name, tensor) for name, tensor in self.model.state_dict().items()}
-
     def gather_weights(self) -> Iterator[tuple[str, Tensor]]:
         """Yield every parameter in the host memory of rank 0, one after the other; the others get nothing."""
         for name, rows in self.rows.items():

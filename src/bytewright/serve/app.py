@@ -224,7 +224,7 @@ class _Answer:
         self.metrics.duration.observe(time.perf_counter() - started)
 
     async def _next(self) -> tuple[Job, Update]:
-        """Return the next update; raise if the client has gone or a job failed."""
+        """Return the next update; raise if the client has disconnected or a job failed."""
         found = await self.updates.get()
         if found is None:
             raise ClientDisconnect

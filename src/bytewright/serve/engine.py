@@ -119,7 +119,7 @@ class _Running:
 
 
 @dataclass(frozen=True)
-class _Flight:
+class _LaunchedRound:
     """A round that was launched, and the job of each row whose tokens are used."""
 
     round: Round
@@ -138,8 +138,8 @@ class EngineStats:
     num_chunks: int = 0
     num_prompt_tokens: int = 0
     num_new_tokens: int = 0
-    step_seconds: float = 0.0
-    longest_step_seconds: float = 0.0
+    busy_seconds: float = 0.0
+    longest_turn_seconds: float = 0.0
 
 
 class Engine:
@@ -177,7 +177,7 @@ class Engine:
         self._changed = threading.Condition()
         self._waiting: deque[Job] = deque()
         self._running: dict[int, _Running] = {}
-        self._flights: deque[_Flight] = deque()
+        self._launched: deque[_LaunchedRound] = deque()
         self._updates: list[tuple[Job, Update]] = []
         self._is_closed = self._must_stop = False
         self.is_device_lost = False
@@ -268,7 +268,7 @@ class Engine:
 
     def _seconds_of_queue(self) -> int:
         """Return an estimate of when the queue is shorter."""
-        rate = self._stats.num_new_tokens / max(self._stats.step_seconds, 1e-3)
+        rate = self._stats.num_new_tokens / max(self._stats.busy_seconds, 1e-3)
         seconds = self._stats.num_waiting_tokens / max(rate, 1.0) / 4
         return max(1, min(LONGEST_RETRY, round(seconds)))
 
@@ -300,12 +300,12 @@ class Engine:
         self._read_chunk()
         has_launched = self._launch()
         # On a GPU one round stays in flight: the device works on it while the host processes the one before.
-        keep = int(self.batch.is_on_gpu and has_launched and not self._wants_scores())
-        while len(self._flights) > keep:
-            self._process(self._flights.popleft())
+        keep = int(self.batch.is_on_gpu and has_launched and not self._needs_scores())
+        while len(self._launched) > keep:
+            self._process(self._launched.popleft())
         seconds = time.perf_counter() - started
-        self._stats.step_seconds += seconds
-        self._stats.longest_step_seconds = max(self._stats.longest_step_seconds, seconds)
+        self._stats.busy_seconds += seconds
+        self._stats.longest_turn_seconds = max(self._stats.longest_turn_seconds, seconds)
 
     def _admit(self) -> None:
         """Remove cancelled jobs, and give free slots to waiting ones, the lowest slot first."""
@@ -355,7 +355,7 @@ class Engine:
             draws = [RowDraws(it.job.sampling, it.job.row, it.room) for it in started]
             states = torch.stack([state for _, state in ready])
             first = self.batch.start([it.slot for it in started], draws, states)
-            self._flights.append(_Flight(first, list(enumerate(started))))
+            self._launched.append(_LaunchedRound(first, list(enumerate(started))))
             for it in started:
                 it.num_launched = 1
 
@@ -364,26 +364,26 @@ class Engine:
         active = [it for it in self._running.values() if 0 < it.num_launched < it.room]
         if not active:
             return False
-        num_steps = STEPS_PER_ROUND if self.batch.is_on_gpu and not self._wants_scores() else 1
+        num_steps = STEPS_PER_ROUND if self.batch.is_on_gpu and not self._needs_scores() else 1
         num_tokens = max(it.length for it in active)
         round = self.batch.launch([it.slot for it in active], num_tokens, num_steps)
-        self._flights.append(_Flight(round, [(it.slot, it) for it in active]))
+        self._launched.append(_LaunchedRound(round, [(it.slot, it) for it in active]))
         self._stats.num_steps += num_steps
         for it in active:
             it.num_launched = min(it.num_launched + num_steps, it.room)
         return True
 
-    def _wants_scores(self) -> bool:
+    def _needs_scores(self) -> bool:
         """Whether logits must be read after every step."""
         return any(it.job.num_top is not None for it in self._running.values())
 
-    def _process(self, flight: _Flight) -> None:
+    def _process(self, launched: _LaunchedRound) -> None:
         """Report the tokens of a round, and end jobs that are complete."""
-        chosen = flight.round.ids()
-        for row, it in flight.owners:
+        chosen = launched.round.ids()
+        for row, it in launched.owners:
             if it.has_ended:
                 continue
-            update = self._describe(it, chosen[row], flight.round.logits, row)
+            update = self._describe(it, chosen[row], launched.round.logits, row)
             it.num_written += len(update.ids)
             self._stats.num_new_tokens += len(update.ids)
             if update.is_last:
@@ -444,7 +444,7 @@ class Engine:
     def _fail_all(self, error: str) -> None:
         """End all jobs, running and waiting, with an error."""
         with self._changed:
-            self._flights.clear()
+            self._launched.clear()
             for it in list(self._running.values()):
                 if not it.job.is_cancelled:
                     self._updates.append((it.job, Update(error=error)))

@@ -51,7 +51,7 @@ class NotReadyError(EngineClosedError):
 
 
 Updates = asyncio.Queue[tuple[Job, Update] | None]
-"""The updates of a request's jobs; None means that the client has gone."""
+"""The updates of a request's jobs; None means that the client has disconnected."""
 
 
 class Service:
@@ -199,7 +199,7 @@ class Metrics:
             ("slots_in_use", "Texts that are generated now", stats.num_running),
             ("waiting_texts", "Texts in the queue", stats.num_waiting),
             ("waiting_tokens", "Tokens of the texts in the queue", stats.num_waiting_tokens),
-            ("longest_turn_seconds", "The longest time between two steps", stats.longest_step_seconds),
+            ("longest_turn_seconds", "The longest time between two steps", stats.longest_turn_seconds),
         ):
             yield GaugeMetricFamily(PREFIX + name, summary, value)
         for name, summary, value in (
@@ -207,6 +207,6 @@ class Metrics:
             ("chunks", "Chunks of prompts that were read", stats.num_chunks),
             ("prompt_tokens", "Tokens of prompts that were read", stats.num_prompt_tokens),
             ("new_tokens", "Tokens that were generated", stats.num_new_tokens),
-            ("busy_seconds", "Time in which the engine worked", stats.step_seconds),
+            ("busy_seconds", "Time in which the engine worked", stats.busy_seconds),
         ):
             yield CounterMetricFamily(PREFIX + name, summary, value)

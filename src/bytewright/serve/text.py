@@ -98,7 +98,7 @@ class ChoiceText:
         return rest
 
     def take_logprobs(self, *, is_last: bool) -> dict[str, Any] | None:
-        """Return the log-probabilities of the tokens whose text was returned; None if none are wanted."""
+        """Return the log-probabilities of the tokens whose text was returned; None without `logprobs`."""
         if not self._has_logprobs:
             return None
         offsets = self._pending.text_offset

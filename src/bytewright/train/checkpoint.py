@@ -364,11 +364,10 @@ class CheckpointFolder(CheckpointList):
         """
         folder = open_checkpoint(self.at(step))
         state = self.read_state(step)
-        read = map_file if mapped else read_file
-        tensors = read(folder, "optimizer.safetensors")
+        tensors = read_file(folder, "optimizer.safetensors", mapped=mapped)
         return SavedState(
             source=str(folder.path),
-            weights=read(folder, "model.safetensors"),
+            weights=read_file(folder, "model.safetensors", mapped=mapped),
             optimizer=unpack(tensors, state.pop("optimizer"), str(folder.path)),
             rest=state,
         )
@@ -388,13 +387,10 @@ class CheckpointFolder(CheckpointList):
             raise type(error)(message, path=damaged, expected=previous) from None
 
 
-def read_file(folder: atomic.Folder, name: str) -> dict[str, Tensor]:
-    """Return the tensors of a file of a checkpoint, checked against its manifest."""
-    return read_tensors(folder.read_bytes(name), str(folder.path / name))[0]
-
-
-def map_file(folder: atomic.Folder, name: str) -> dict[str, Tensor]:
-    """Return the tensors of a file, checked, as views of its mapping."""
+def read_file(folder: atomic.Folder, name: str, *, mapped: bool = False) -> dict[str, Tensor]:
+    """Return the tensors of a file, checked against the manifest; with `mapped`, as views of the file."""
+    if not mapped:
+        return read_tensors(folder.read_bytes(name), str(folder.path / name))[0]
     path = folder.check(name)
     try:
         return safetensors.torch.load_file(path)

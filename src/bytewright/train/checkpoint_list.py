@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 from bytewright.errors import FormatError, UsageError
 from bytewright.storage import atomic
@@ -17,6 +17,8 @@ FORMAT = "bytewright checkpoint 1"
 CHECKPOINTS = "checkpoints"
 """The folder of the checkpoints in the folder of a run."""
 STATE = "state.json"
+Which = Literal["best", "last"]
+"""The checkpoint of a run with the lowest validation loss, or the last one."""
 
 
 @dataclass(frozen=True)
@@ -65,10 +67,10 @@ def open_checkpoint(path: Path) -> atomic.Folder:
     return folder
 
 
-def find_checkpoint(path: atomic.StrPath, *, which: str = "best") -> Path:
+def find_checkpoint(path: atomic.StrPath, *, which: Which = "best") -> Path:
     """Return the folder of a checkpoint: `path` itself, or the "best" or "last" one of the run at `path`."""
     path = Path(path)
-    if which not in ("best", "last"):
+    if which not in get_args(Which):
         raise UsageError(f"which must be 'best' or 'last', not {which!r}", key="which", found=which)
     if not path.exists():
         raise UsageError.at(path, "does not exist; name the folder of a run or of one checkpoint")

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from types import FrameType
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from bytewright.errors import DivergenceError, is_out_of_memory
 from bytewright.train.config import TrainConfig
@@ -161,42 +161,53 @@ def find_status(
     `settings` is its config with dotted keys, `records` its metrics log, `outcome` its outcome.json.
     `num_steps` is the length that its last checkpoint planned. `is_locked` means that a process writes it.
     """
-    outcome = outcome or {}
-    lines = [record for record in records if "event" not in record]
-    ended = records[-1] if records and records[-1].get("event") == "ended" else {}
-    recorded = ended.get("ending")
-    ending = Ending(recorded) if recorded in list(Ending) else None
-    step = max(lines[-1]["step"] if lines else 0, ended.get("step", 0))
-    status = _status_from_log(
-        settings, lines, records, ending, ended, step, num_steps or _recorded_end(outcome, lines)
-    )
-    if ending is None and status.state == "stopped":
+    outcome, log = outcome or {}, _Log.of(records)
+    lines = log.lines
+    status = _status_from_log(settings, log, num_steps or _recorded_end(outcome, lines))
+    if log.ending is None and status.state == "stopped":
         status = status_from_outcome(outcome, settings, lines) or status
         if status.state == "stopped" and not has_checkpoints and lines and lines[-1].get("is_last") is True:
-            status = RunStatus("complete", _first_limit(settings), step)
+            status = RunStatus("complete", _first_limit(settings), log.step)
     if is_locked and status.state != "complete":  # an ending in the log is that of an earlier session
-        return RunStatus("running", None, step)
+        return RunStatus("running", None, log.step)
     return status
 
 
-def _status_from_log(
-    settings: Mapping[str, Any],
-    lines: Sequence[Record],
-    records: Sequence[Record],
-    ending: Ending | None,
-    ended: Record,
-    step: int,
-    num_steps: int | None,
-) -> RunStatus:
-    refused = refused_in_a_row(records)
-    last_step = lines[-1]["step"] if lines else 0
+class _Log(NamedTuple):
+    """The metrics log of a run."""
+
+    records: Sequence[Record]
+    lines: Sequence[Record]
+    """The records of metrics, without events."""
+    ended: Record
+    """The event `ended` of the last session; empty if it recorded none."""
+    ending: Ending | None
+    step: int
+
+    @classmethod
+    def of(cls, records: Sequence[Record]) -> _Log:
+        lines = [record for record in records if "event" not in record]
+        ended = records[-1] if records and records[-1].get("event") == "ended" else {}
+        recorded = ended.get("ending")
+        ending = Ending(recorded) if recorded in list(Ending) else None
+        return cls(records, lines, ended, ending, max(_last_step(lines), ended.get("step", 0)))
+
+
+def _last_step(lines: Sequence[Record]) -> int:
+    step: int = lines[-1]["step"] if lines else 0
+    return step
+
+
+def _status_from_log(settings: Mapping[str, Any], log: _Log, num_steps: int | None) -> RunStatus:
+    refused = refused_in_a_row(log.records)
+    lines, ended, ending, step = log.lines, log.ended, log.ending, log.step
     # A run that ends with weights that are not finite records how many steps it had refused by then.
     limit = ended.get("limit") if ending is Ending.DIVERGED else None
     max_refused = limit if isinstance(limit, int) else settings.get("max_refused", 10)
-    if refused and refused[-1] > last_step and len(refused) >= max_refused:
+    if refused and refused[-1] > _last_step(lines) and len(refused) >= max_refused:
         detail = f"the loss or gradient was not finite from step {refused[0]} on"
         return RunStatus("diverged", Ending.DIVERGED, step, detail)
-    by_budget = _find_spent_limit(settings, lines, ending, ended, num_steps)
+    by_budget = _find_spent_limit(settings, log, num_steps)
     if divergence := find_divergence(settings, lines):
         return RunStatus("diverged", by_budget or ending or Ending.KILLED, step, divergence)
     if by_budget:
@@ -211,21 +222,16 @@ def _status_from_log(
     return RunStatus("stopped", Ending.KILLED, step, f"killed {at_step}")
 
 
-def _find_spent_limit(
-    settings: Mapping[str, Any],
-    lines: Sequence[Record],
-    ending: Ending | None,
-    ended: Record,
-    num_steps: int | None,
-) -> Ending | None:
+def _find_spent_limit(settings: Mapping[str, Any], log: _Log, num_steps: int | None) -> Ending | None:
     """Return the limit that the run has reached, by its recorded ending or by its last line."""
-    if ending in BUDGET_ENDINGS:
-        now, reached = settings.get(f"budget.{ending}"), ended.get("limit")
+    if log.ending in BUDGET_ENDINGS:
+        now, reached = settings.get(f"budget.{log.ending}"), log.ended.get("limit")
         if is_finite(now) and is_finite(reached) and now <= reached:
-            return ending
-    if not lines:
+            return log.ending
+    if not log.lines:
         return None
-    last, seconds, minutes = lines[-1], lines[-1].get("seconds"), settings.get("budget.minutes")
+    last, minutes = log.lines[-1], settings.get("budget.minutes")
+    seconds = last.get("seconds")
     limits = step_limits(settings)
     for limit, at_step in limits.items():
         if last["step"] >= at_step:
@@ -279,7 +285,7 @@ def status_from_outcome(
     state: Any = outcome.get("status")
     if state not in ("complete", "stopped", "diverged", "failed"):
         return None
-    last, end = lines[-1]["step"] if lines else 0, outcome.get("step")
+    last, end = _last_step(lines), outcome.get("step")
     if state != "complete":
         reason = str(outcome.get("reason", ""))
         return RunStatus(state, ending_on_record(outcome, state, reason), last, reason)

@@ -14,14 +14,20 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from bytewright.errors import BytewrightError, FormatError, UsageError
 from bytewright.plugins import RecordedPlugin, check_loaded, read_plugins
 from bytewright.registry import accepting_unknown_parts
 from bytewright.storage import atomic
 from bytewright.train import run_files
-from bytewright.train.checkpoint_list import CHECKPOINTS, CheckpointList, find_checkpoint, open_checkpoint
+from bytewright.train.checkpoint_list import (
+    CHECKPOINTS,
+    CheckpointList,
+    Which,
+    find_checkpoint,
+    open_checkpoint,
+)
 from bytewright.train.config import Precision, TrainConfig
 from bytewright.train.metrics_log import MetricsReader, read_metrics
 from bytewright.train.outcome import RunStatus, find_status, step_limits
@@ -35,8 +41,6 @@ if TYPE_CHECKING:  # these import torch or the native extension, which reading a
     from bytewright.train.checkpoint import CheckpointFolder
     from bytewright.train.session.loop import TrainResult
     from bytewright.train.session.start import SessionOptions
-
-Which = Literal["best", "last"]
 
 STEP_NUMBER = re.compile("[0-9]{1,18}")
 """How a step is written in the name of a file."""

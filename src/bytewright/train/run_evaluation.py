@@ -15,9 +15,10 @@ from bytewright.formatting import Progress
 from bytewright.model import language_model_loss
 from bytewright.model.fused import masked_language_model_loss
 from bytewright.storage import atomic
+from bytewright.train.checkpoint_list import Which
 from bytewright.train.config import DeviceName, TrainConfig, Windows
 from bytewright.train.evaluate import Evaluation, EvaluationSet
-from bytewright.train.run import SavedModel, Which, open_model
+from bytewright.train.run import SavedModel, open_model
 from bytewright.train.saved_model import read_model_config
 from bytewright.train.setup import count_token_bytes, open_tokens, select_device
 

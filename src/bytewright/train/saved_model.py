@@ -12,7 +12,7 @@ import operator
 import os
 import re
 from pathlib import Path
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -29,7 +29,6 @@ from bytewright.train.checkpoint import (
     Writable,
     check_model_weights,
     load_weights,
-    map_file,
     pack,
     plain_state_dict,
     read_file,
@@ -37,7 +36,7 @@ from bytewright.train.checkpoint import (
     unpack,
     write_tensors,
 )
-from bytewright.train.checkpoint_list import FORMAT, STATE, find_checkpoint, open_checkpoint
+from bytewright.train.checkpoint_list import FORMAT, STATE, Which, find_checkpoint, open_checkpoint
 
 
 def read_model_config(checkpoint: Path) -> ModelConfig:
@@ -58,7 +57,7 @@ def read_model_config(checkpoint: Path) -> ModelConfig:
 def load_model(
     path: atomic.StrPath,
     *,
-    which: Literal["best", "last"] = "best",
+    which: Which = "best",
     device: torch.device | str = "cpu",
     compute_dtype: torch.dtype | None = None,
 ) -> TransformerLM:
@@ -79,7 +78,7 @@ def load_model(
 
 def read_weights(checkpoint: Path, *, mapped: bool = False) -> dict[str, Tensor]:
     """Read the weights in the folder of a checkpoint; `mapped` as in `CheckpointFolder.read`."""
-    return (map_file if mapped else read_file)(open_checkpoint(checkpoint), "model.safetensors")
+    return read_file(open_checkpoint(checkpoint), "model.safetensors", mapped=mapped)
 
 
 def read_optimizer(checkpoint: Path) -> Any:

@@ -37,8 +37,9 @@ from bytewright.experiments.records import read_corpus_name
 from bytewright.formatting import Progress
 from bytewright.model import TransformerLM
 from bytewright.tokenizer import Tokenizer
+from bytewright.train.checkpoint_list import Which
 from bytewright.train.config import DeviceName
-from bytewright.train.run import Run, Which, open_model
+from bytewright.train.run import Run, open_model
 from bytewright.train.setup import count_token_bytes, select_device
 
 RECOGNISED_CHARACTERS = 60

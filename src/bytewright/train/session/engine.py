@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import gc
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +35,7 @@ from bytewright.registry import losses, optimizers
 from bytewright.system import DevicePeakMemory
 from bytewright.train.checkpoint import StateRows
 from bytewright.train.config import TrainConfig
+from bytewright.train.evaluate import measure_norms
 from bytewright.train.setup import build_model, choose_backend, dtype_of
 from bytewright.train.step import StepBase, StepResult, TrainStep, compile_with, has_own_modules, mean_loss
 
@@ -187,6 +188,31 @@ class StepEngine:
             self.step.optimizer = self.optimizer
         self.model.load_state_dict(fresh.state_dict())
         self.memory.start_over()
+
+    def own_weights(self) -> Iterable[Tensor]:
+        """Return the weights that this rank stores: all, or its rows of a sharded model."""
+        if self.rows is None:
+            return self.model.parameters()
+        return [rows.local for rows in self.rows.weights.values()]
+
+    def gather_model(self, config: TrainConfig, ranks: RankGroup) -> TransformerLM | None:
+        """Return the whole model on rank 0, and None on others; of a sharded model, a copy on the host."""
+        if self.sharded is None:
+            return self.model if ranks.is_main else None
+        whole = build_model(config, torch.device("cpu")) if ranks.is_main else None
+        with torch.no_grad():
+            for name, weight in self.sharded.gather_weights():
+                if whole is not None:
+                    whole.get_parameter(name).copy_(weight)
+        return whole
+
+    def measure_norms(self, ids: Tensor) -> dict[str, dict[str, float]]:
+        """Return the norms of weights and activations; all ranks of a sharded model call it."""
+        if self.sharded is None:
+            return measure_norms(self.model, ids)
+        norms = measure_norms(self.model, ids, self.sharded.gather_weights())
+        self.sharded.release()
+        return norms
 
 
 def build_blank_model(config: TrainConfig) -> TransformerLM:

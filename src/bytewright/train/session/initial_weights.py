@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -38,7 +38,7 @@ from bytewright.registry import accepting_unknown_parts
 from bytewright.storage import atomic
 from bytewright.storage.json_reader import Json
 from bytewright.train.checkpoint import write_tensors
-from bytewright.train.checkpoint_list import CHECKPOINTS, STATE, find_checkpoint
+from bytewright.train.checkpoint_list import CHECKPOINTS, STATE, Which, find_checkpoint
 from bytewright.train.recipe import read_config
 from bytewright.train.run_files import CONFIG, INIT, TOKENIZER, read_init
 from bytewright.train.saved_model import read_checkpoint_file, read_model_config, read_optimizer, read_weights
@@ -77,7 +77,7 @@ class InitialWeights:
         cls,
         source: atomic.StrPath,
         *,
-        which: Literal["best", "last"] = "best",
+        which: Which = "best",
         with_optimizer: bool = False,
         mapped: bool = False,
     ) -> InitialWeights:

@@ -38,7 +38,7 @@ from bytewright.system import keep_freed_memory, pause_garbage_collection, retur
 from bytewright.train import outcome
 from bytewright.train.checkpoint import check_savable, load_weights
 from bytewright.train.config import LossConfig, TrainConfig
-from bytewright.train.evaluate import EVALUATED_AT_ONCE, Evaluation, EvaluationSet, measure_norms
+from bytewright.train.evaluate import EVALUATED_AT_ONCE, Evaluation, EvaluationSet
 from bytewright.train.metrics import RANK_MEMORY, RANK_SENT
 from bytewright.train.metrics_log import MetricsLog
 from bytewright.train.recipe import to_plain
@@ -50,7 +50,7 @@ from bytewright.train.session.initial_weights import InitialWeights, load_optimi
 from bytewright.train.session.ranks import Decision, SilentLog, agree_on, check_same_weights
 from bytewright.train.session.recorder import Recorder, StepPlanner, TrainState
 from bytewright.train.session.resume_policy import find_step_before_decay
-from bytewright.train.setup import Inputs, build_model, seed_step, select_device
+from bytewright.train.setup import Inputs, seed_step, select_device
 from bytewright.train.step import has_own_modules
 
 TextSampler = Callable[[TransformerLM, int], str]
@@ -106,9 +106,8 @@ class Trainer:
         self.store = TokenStore(inputs.train, self.device, mask=inputs.train_mask)
         self.validation = self._open_validation()
         # The memory of the data, which is loaded already, does not count.
-        engine = engines.engine_for(config, self.device, parts, self.ranks)
-        self.model, self.optimizer = engine.model, engine.optimizer
-        self.sharded, self.rows = engine.sharded, engine.rows
+        self.engine = engine = engines.engine_for(config, self.device, parts, self.ranks)
+        self.model, self.optimizer, self.rows = engine.model, engine.optimizer, engine.rows
         self.train_step, self.memory = engine.step, engine.memory
         stores = [self.store, *([self.validation.store] if self.validation else [])]
         self.memory.leave_out(sum(store.num_resident_bytes for store in stores))
@@ -209,7 +208,7 @@ class Trainer:
             clock=self.clock,
         )
         # Rank 0 alone cannot evaluate a sharded model; the planner then waits for the first evaluation.
-        validation = None if self.sharded else self.validation
+        validation = None if self.rows else self.validation
         self.planner = StepPlanner(self.config, self.recorder, validation, self.train_step.measure)
         if self.config.tensorboard and self.ranks.is_main:
             board = TensorBoard(self.writer.path / "tensorboard", self.progress.step + 1)
@@ -334,13 +333,13 @@ class Trainer:
         if self.validation and (save_due or due(config.eval_every)):
             with self.recorder.untimed(), self._separate_memory():
                 evaluation = self.evaluation = self.validation.evaluate(
-                    self.train_step.measure, ranks=self.ranks, is_sharded=self.sharded is not None
+                    self.train_step.measure, ranks=self.ranks, is_sharded=self.rows is not None
                 )
         if evaluation or save_due or due(config.log_every) or due(config.norms_every):
             self._record(evaluation, with_norms=due(config.norms_every), is_last=is_last)
         if self.sample and due(config.sample_every):
             with self.recorder.untimed(), self._separate_memory():
-                model = self._gather_model()
+                model = self.engine.gather_model(self.config, self.ranks)
                 if model is not None:
                     self.writer.write_sample(step, self._write_text(self.sample, model))
         if save_due:
@@ -359,8 +358,7 @@ class Trainer:
         refused = self.progress.refused_in_a_row
         if not refused:
             return
-        rows = [one.local for one in self.sharded.rows.values()] if self.sharded else self.model.parameters()
-        is_broken = not all(bool(torch.isfinite(weights).all()) for weights in rows)
+        is_broken = not all(bool(torch.isfinite(weights).all()) for weights in self.engine.own_weights())
         if refused >= self.progress.step or self.ranks.largest([is_broken])[0]:
             message = (
                 f"the last {refused} steps had a loss or gradient that is not finite, and the weights cannot"
@@ -372,17 +370,6 @@ class Trainer:
         """Return a context for work between steps, whose memory is not added to that of steps on a CPU."""
         return return_freed_memory() if self.device.type == "cpu" else contextlib.nullcontext()
 
-    def _gather_model(self) -> TransformerLM | None:
-        """Return the whole model on rank 0, and None on others; of a sharded model, a copy on the host."""
-        if self.sharded is None:
-            return self.model if self.ranks.is_main else None
-        whole = build_model(self.config, torch.device("cpu")) if self.ranks.is_main else None
-        with torch.no_grad():
-            for name, weight in self.sharded.gather_weights():
-                if whole is not None:
-                    whole.get_parameter(name).copy_(weight)
-        return whole
-
     def _write_text(self, sample: TextSampler, model: TransformerLM) -> str:
         try:
             return sample(model, self.progress.step)
@@ -390,29 +377,20 @@ class Trainer:
             return f"{error}\n"
 
     def _record(self, evaluation: Evaluation | None, *, with_norms: bool, is_last: bool) -> None:
-        step = self.progress.step
         extra: dict[str, Any] = {"is_last": True} if is_last else {}
         if self.ranks.num_ranks > 1:
             extra[RANK_MEMORY] = self.ranks.gather(self.memory.peak())
             extra[RANK_SENT] = self._num_bytes_sent
-        if with_norms and (self.sharded or self.ranks.is_main):
+        if with_norms and (self.rows or self.ranks.is_main):
+            first = self.sampler.starts(self.progress.step - 1)[:1]
             with self.recorder.untimed():
-                extra |= self._measure_norms(step)
+                ids, _ = self.store.batch(first, self.config.model.context_length)
+                extra |= self.engine.measure_norms(ids)
         if evaluation and self.probe:
             with self.recorder.untimed():
-                model = self._gather_model()
+                model = self.engine.gather_model(self.config, self.ranks)
                 extra |= {} if model is None else self.probe(model)
         self.recorder.line(lr=self.config.optimizer.lr * self._factor, evaluation=evaluation, extra=extra)
-
-    def _measure_norms(self, step: int) -> dict[str, Any]:
-        """Return norms of weights and activations, the latter for the first window of the batch."""
-        first = self.sampler.starts(step - 1)[:1]
-        ids, _ = self.store.batch(first, self.config.model.context_length)
-        if self.sharded is None:
-            return dict(measure_norms(self.model, ids))
-        norms = measure_norms(self.model, ids, self.sharded.gather_weights())
-        self.sharded.release()
-        return dict(norms)
 
     def _record_stop(self) -> None:
         """Record the last step after the checkpoint, in the log only: a resume truncates it."""
