@@ -114,7 +114,21 @@ def choose_by_row(
     if kind == SamplingKind.GREEDY:
         return chosen
     if kernels.on_gpu(logits):
-        return _draw_by_kernels(logits, settings, uniforms, kind)
+        from bytewright.model.kernels import decoding_products, sampling
+
+        num_ids = logits.shape[-1]
+        largest = decoding_products.find_largest(logits, num_ids)
+        ids = torch.empty(len(logits), dtype=torch.long, device=logits.device)
+        sampling.draw_tokens(
+            logits,
+            largest,
+            settings.tensors(),
+            uniforms.contiguous(),
+            ids,
+            num_ids=num_ids,
+            is_filtered=kind == SamplingKind.FILTERED,
+        )
+        return ids
     scores = at_least_float32(logits)
     gaps = scores - scores.amax(dim=-1, keepdim=True)
     # torch's softmax processes whole rows. A separate exp would process the batch as one vector, whose last
@@ -124,28 +138,6 @@ def choose_by_row(
     if kind == SamplingKind.FILTERED:
         weights = filter_by_row(weights, settings)
     return torch.where(settings.temperature == 0, chosen, draw(weights, uniforms))
-
-
-def _draw_by_kernels(
-    logits: Float[Tensor, "rows vocab"],
-    settings: RowSettings,
-    uniforms: Float[Tensor, " rows"],
-    kind: SamplingKind,
-) -> Int[Tensor, " rows"]:
-    from bytewright.model.kernels import decoding_products, sampling
-
-    num_ids = logits.shape[-1]
-    ids = torch.empty(len(logits), dtype=torch.long, device=logits.device)
-    sampling.draw_tokens(
-        logits,
-        decoding_products.find_largest(logits, num_ids),
-        settings.tensors(),
-        uniforms.contiguous(),
-        ids,
-        num_ids=num_ids,
-        is_filtered=kind == SamplingKind.FILTERED,
-    )
-    return ids
 
 
 def filter_by_row(weights: Float[Tensor, "rows vocab"], settings: RowSettings) -> Float[Tensor, "rows vocab"]:
