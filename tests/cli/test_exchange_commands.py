@@ -14,7 +14,7 @@ from bytewright.model import ModelConfig, TransformerLM
 from bytewright.tokenizer import Tokenizer
 from bytewright.tokenizer.train import train_bpe
 from bytewright.train.run import Run as TrainedRun
-from bytewright.train.run import open_model, write_imported_model
+from bytewright.train.run_model import open_model, write_imported_model
 from conftest import RunCommand
 
 TEXT = "the owl sat in the old oak; the more it saw, the less it spoke. wise old owl! café ☕ " * 4

@@ -12,7 +12,7 @@ import torch
 from bytewright.generate.interpret import logit_lens, predict_next_token, token_losses
 from bytewright.model import ModelConfig, TransformerLM
 from bytewright.tokenizer import Tokenizer, Vocabulary
-from bytewright.train.run import open_model, write_imported_model
+from bytewright.train.run_model import open_model, write_imported_model
 from conftest import RunCommand
 from story_runs import train_on_stories
 

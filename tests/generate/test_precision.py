@@ -10,7 +10,8 @@ import torch
 
 from bytewright.tokenizer import Tokenizer
 from bytewright.train import load_model, train
-from bytewright.train.run import Run, SavedModel, open_model
+from bytewright.train.run import Run
+from bytewright.train.run_model import SavedModel, open_model
 from conftest import RunCommand
 from runs import make_config
 

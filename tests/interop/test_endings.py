@@ -27,7 +27,7 @@ from bytewright.interop.endings import (
 from bytewright.interop.scoring import encode_pair, generate_until, score_continuations
 from bytewright.model import ModelConfig, TransformerLM
 from bytewright.tokenizer import Tokenizer
-from bytewright.train.run import write_imported_model
+from bytewright.train.run_model import write_imported_model
 from conftest import RunCommand
 from rejection import rejects
 

@@ -17,7 +17,7 @@ from bytewright.interop.gguf import WeightType, gguf_name, write_gguf
 from bytewright.model import TransformerLM
 from bytewright.model.fused import pairs_from_halves
 from bytewright.tokenizer.vocabulary import Vocabulary
-from bytewright.train.run import write_imported_model
+from bytewright.train.run_model import write_imported_model
 from conftest import RunCommand
 from model_choices import CHOICES, small_config
 from rejection import rejects

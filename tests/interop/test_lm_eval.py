@@ -22,7 +22,7 @@ from bytewright.experiments.evaluation.story_eval import evaluate_text
 from bytewright.generate import SamplingConfig, generate
 from bytewright.interop.endings import TASKS, read_questions, score_questions, write_tasks
 from bytewright.train.run import Run
-from bytewright.train.run_evaluation import evaluate_run
+from bytewright.train.run_model import evaluate_run
 from conftest import HANG_SECONDS
 from rejection import rejects
 from trained_runs import train_runs

@@ -34,7 +34,8 @@ from bytewright.studio import write
 from bytewright.studio.folder import StudioFolder
 from bytewright.studio.models import MAX_MODELS, Models
 from bytewright.tokenizer import Tokenizer
-from bytewright.train.run import Run, write_imported_model
+from bytewright.train.run import Run
+from bytewright.train.run_model import write_imported_model
 from story_runs import train_on_stories
 from studios import HANG_SECONDS, OpenStudio, open_studio, read_events
 

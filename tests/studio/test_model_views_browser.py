@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from browser_pages import Keys, Page, open_browser
-from bytewright.train.run import Run, write_imported_model
+from bytewright.train.run import Run
+from bytewright.train.run_model import write_imported_model
 from story_runs import train_on_stories
 from studios import OpenStudio, open_studio
 

@@ -19,7 +19,7 @@ import torch
 
 from bytewright.model import ModelConfig, TransformerLM
 from bytewright.tokenizer import Tokenizer
-from bytewright.train.run import write_imported_model
+from bytewright.train.run_model import write_imported_model
 
 HANG_SECONDS = 300
 

@@ -30,7 +30,7 @@ from bytewright.tokenizer.pairs import encode_pairs
 from bytewright.train import Run, TrainConfig, load_model, resume, train
 from bytewright.train.config import LossConfig, OptimizerConfig
 from bytewright.train.evaluate import EvaluationSet
-from bytewright.train.run_evaluation import evaluate_run
+from bytewright.train.run_model import evaluate_run
 from bytewright.train.setup import make_window_sampler, open_inputs
 from bytewright.train.step import TrainStep
 from model_choices import small_config

@@ -24,8 +24,8 @@ from bytewright.train import Run, resume, train
 from bytewright.train.checkpoint_list import find_checkpoint
 from bytewright.train.metrics_log import MetricsLog, read_metrics
 from bytewright.train.outcome import RunStatus
-from bytewright.train.run import import_llama, open_model, write_imported_model
 from bytewright.train.run_files import RunWriter, read_run_config
+from bytewright.train.run_model import import_llama, open_model, write_imported_model
 from rejection import PowerCutError, rejects
 from runs import make_config
 

@@ -64,7 +64,7 @@ def test_a_run_that_keeps_its_tokenizer_trains_and_is_measured_without_the_exten
     code = (
         "from pathlib import Path\n"
         "from bytewright.train import train\n"
-        "from bytewright.train.run_evaluation import evaluate_run\n"
+        "from bytewright.train.run_model import evaluate_run\n"
         "from bytewright.train.recipe import read_config\n"
         "folder = Path(sys.argv[1])\n"
         "train(read_config(folder / 'config.json'), folder / 'run')\n"

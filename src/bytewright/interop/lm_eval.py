@@ -36,7 +36,7 @@ from bytewright.plugins import load_plugin
 from bytewright.tokenizer.vocabulary import find_end_of_text
 from bytewright.train.checkpoint_list import Which
 from bytewright.train.config import DeviceName, Precision
-from bytewright.train.run import open_model
+from bytewright.train.run_model import open_model
 from bytewright.train.setup import select_device
 
 try:

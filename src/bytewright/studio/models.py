@@ -21,7 +21,8 @@ from bytewright.model import TransformerLM
 from bytewright.storage.json_reader import Json
 from bytewright.studio.folder import StudioFolder
 from bytewright.tokenizer import Tokenizer
-from bytewright.train.run import Run, SavedModel, open_model
+from bytewright.train.run import Run
+from bytewright.train.run_model import SavedModel, open_model
 from bytewright.train.setup import select_device
 
 MAX_MODELS = 2

@@ -10,7 +10,7 @@ Read `step` for one update, then `session/loop` for a session of a run. The othe
     saved_model                     load the model of a run or checkpoint; checkpoints as single files
     outcome                         every reason why a run ends, and its status
     run, run_files                  `Run` opens a run by its folder; the files of a run and their writer
-    run_evaluation                  measure the model of a run on a token file
+    run_model                       open, measure and import the models of runs
 
 Depends on data, model, optim, parallel, account and generate. Training needs token ids only: no text, and no
 native extension.

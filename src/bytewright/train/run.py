@@ -1,10 +1,8 @@
-"""`Run`: read, load, resume and import a run by its folder.
+"""`Run`: read, load and resume a run by its folder.
 
 Reading needs no lock, so a run can be read while another process trains it. It does not need torch either:
-the functions that load, resume or import a model import it. `open_model` finds the model that a path means:
-the best or last checkpoint of a run or of an imported model, or one checkpoint. `run_evaluation` measures
-such a model. The names and the writer of a run's files are in `run_files`, its status is derived in
-`outcome`.
+the functions that load or resume a model import it. `run_model` opens, measures and imports the models of
+runs. The names and the writer of a run's files are in `run_files`, its status is derived in `outcome`.
 """
 
 from __future__ import annotations
@@ -12,32 +10,29 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from bytewright.errors import BytewrightError, FormatError, UsageError
 from bytewright.plugins import RecordedPlugin, check_loaded, read_plugins
-from bytewright.registry import accepting_unknown_parts
 from bytewright.storage import atomic
 from bytewright.train import run_files
 from bytewright.train.checkpoint_list import (
     CHECKPOINTS,
     CheckpointList,
     Which,
-    find_checkpoint,
     open_checkpoint,
 )
 from bytewright.train.config import Precision, TrainConfig
 from bytewright.train.metrics_log import MetricsReader, read_metrics
 from bytewright.train.outcome import RunStatus, find_status, step_limits
-from bytewright.train.recipe import check_fields, flatten, read_config
+from bytewright.train.recipe import check_fields, flatten
 
 if TYPE_CHECKING:  # these import torch or the native extension, which reading a run does not need
     import torch
 
     from bytewright.model import TransformerLM
-    from bytewright.tokenizer import Tokenizer, Vocabulary
+    from bytewright.tokenizer import Tokenizer
     from bytewright.train.checkpoint import CheckpointFolder
     from bytewright.train.session.loop import TrainResult
     from bytewright.train.session.start import SessionOptions
@@ -270,7 +265,11 @@ class Run:
         self, *, which: Which = "best", device: torch.device | str = "cpu", precision: Precision = "fp32"
     ) -> TransformerLM:
         """Load the model of the checkpoint with the lowest validation loss, or of the last one."""
-        return open_model(self.path, which=which).load(device=device, precision=precision)
+        from bytewright.train.saved_model import load_model
+        from bytewright.train.setup import dtype_of
+
+        check_loaded(self.path, of_model_only=True)
+        return load_model(self.path, which=which, device=device, compute_dtype=dtype_of(precision))
 
     def resume(
         self, *, changes: Mapping[str, Any] | None = None, **options: Unpack[SessionOptions]
@@ -314,112 +313,3 @@ def check_no_link(path: Path, run: Path) -> None:
     links = [each for each in (path, *path.parents) if each.is_relative_to(run) and each != run]
     if any(each.is_symlink() for each in links):
         raise FormatError.at(path, "is read through a symbolic link; replace the link by a copy")
-
-
-@dataclass(frozen=True)
-class SavedModel:
-    """A checkpoint on disk, and the run that it belongs to; an imported model has no config."""
-
-    checkpoint: Path
-    run: Run
-
-    @property
-    def config(self) -> TrainConfig | None:
-        """The config of the run, or None for an imported model or a checkpoint outside a run.
-
-        Plugins that registered only parts of the training, such as an optimizer, need not be loaded.
-        """
-        if not self.run.exists:
-            return None
-        with accepting_unknown_parts():
-            return read_config(self.run.path / run_files.CONFIG)
-
-    @property
-    def training_precision(self) -> Precision:
-        """The precision that the model was trained in; fp32 if it is not on record."""
-        return self.config.precision if self.config else "fp32"
-
-    def generation_precision(self, device: torch.device) -> Precision:
-        """Return the precision to generate in: on a GPU that of training, elsewhere fp32.
-
-        On a CPU, bf16 is slower than fp32.
-        """
-        return self.training_precision if device.type == "cuda" else "fp32"
-
-    def load(self, *, device: torch.device | str = "cpu", precision: Precision = "fp32") -> TransformerLM:
-        """Load the model."""
-        from bytewright.train.saved_model import load_model
-        from bytewright.train.setup import dtype_of
-
-        return load_model(self.checkpoint, device=device, compute_dtype=dtype_of(precision))
-
-
-def open_model(path: atomic.StrPath, *, which: Which = "best") -> SavedModel:
-    """Find the model that `path` means: a run, an imported model, or the folder of one checkpoint.
-
-    The plugins that registered parts of the model must be loaded.
-    """
-    checkpoint = find_checkpoint(path, which=which)
-    folder = checkpoint.absolute().parent
-    if folder.name != CHECKPOINTS:  # outside a run, without config and tokenizer
-        return SavedModel(checkpoint, Run(checkpoint))
-    check_loaded(folder.parent, of_model_only=True)
-    return SavedModel(checkpoint, Run(folder.parent))
-
-
-class _NoOptimizer:
-    """The optimizer of an imported model: it has no state."""
-
-    def state_dict(self) -> dict[str, Any]:
-        return {}
-
-    def load_state_dict(self, state_dict: Any) -> None:
-        pass
-
-
-def import_llama(folder: atomic.StrPath, path: atomic.StrPath, *, with_tokenizer: bool = True) -> Run:
-    """Read a Hugging Face Llama folder and write it as a run; raise if model or tokenizer are unsupported."""
-    from bytewright.model.hf_llama import read_llama
-    from bytewright.tokenizer.formats import read_huggingface
-
-    folder, path = Path(folder), Path(path)
-    run_files.check_new_run(path)
-    model = read_llama(folder)
-    vocabulary = read_huggingface(folder / "tokenizer.json") if with_tokenizer else None
-    if vocabulary is not None and vocabulary.size > model.config.vocab_size:
-        message = (
-            f"{folder}: the tokenizer has ids up to {vocabulary.size - 1}, but the model has only"
-            f" {model.config.vocab_size} ids; use the tokenizer of this model, or import without a tokenizer"
-        )
-        raise UsageError(
-            message, path=folder, key="vocab_size", expected=vocabulary.size, found=model.config.vocab_size
-        )
-    return write_imported_model(path, model, vocabulary, source=folder)
-
-
-def write_imported_model(
-    path: Path, model: TransformerLM, vocabulary: Vocabulary | None, *, source: Path | None = None
-) -> Run:
-    """Write a model as a run without training: one checkpoint, of step 0, and a tokenizer, but no config.
-
-    `source` is recorded as the origin of the weights.
-    """
-    from bytewright.tokenizer.formats import write_bytewright
-    from bytewright.train.session.initial_weights import InitialWeights
-
-    run_files.check_new_run(path)
-    with atomic.explain("write", path):
-        path.mkdir(parents=True, exist_ok=True)
-    atomic.write_document(path / run_files.ENVIRONMENT, run_files.describe_environment(), within=path)
-    num_parameters = sum(parameter.numel() for parameter in model.parameters())
-    atomic.write_document(
-        path / run_files.COSTS, {"predicted": {}, "counted": {"parameters": num_parameters}}, within=path
-    )
-    if source is not None:
-        init = InitialWeights(source=source, weights=model.state_dict())
-        atomic.write_document(path / run_files.INIT, init.describe(path), within=path)
-    if vocabulary is not None:
-        write_bytewright(vocabulary, path / run_files.TOKENIZER, within=path)
-    run = Run(path)
-    run.checkpoints.save(model, _NoOptimizer(), {"step": 0})
-    return run

@@ -13,7 +13,7 @@ from bytewright.errors import UsageError
 
 if TYPE_CHECKING:
     from bytewright.experiments.evaluation.world_eval import ExcessReport
-    from bytewright.train.run_evaluation import RecordedLoss
+    from bytewright.train.run_model import RecordedLoss
 
 EXCESS_TITLES = {
     "kind": "kind of choice",
@@ -71,7 +71,7 @@ class Evaluate:
             self._answer_questions(self.endings)
             return
         from bytewright.train.metrics import finite
-        from bytewright.train.run_evaluation import evaluate_run
+        from bytewright.train.run_model import evaluate_run
 
         with console.phase_progress("measure", "tokens") as progress:
             measured = evaluate_run(
@@ -104,7 +104,7 @@ class Evaluate:
     def _evaluate_stories(self, text: Path) -> None:
         from bytewright.experiments.evaluation.story_eval import evaluate_text
         from bytewright.train.metrics import finite
-        from bytewright.train.run import open_model
+        from bytewright.train.run_model import open_model
 
         with console.phase_progress("measure", "stories") as progress:
             measured = evaluate_text(
@@ -144,7 +144,7 @@ class Evaluate:
 
     def _answer_questions(self, folder: Path) -> None:
         from bytewright.interop.endings import read_tasks, score_questions
-        from bytewright.train.run import open_model
+        from bytewright.train.run_model import open_model
         from bytewright.train.setup import select_device
 
         questions = read_tasks(options.require_exists(folder))

@@ -51,7 +51,7 @@ class Export:
         if self.type is not None and self.to != "gguf":
             raise UsageError(f"--type applies to --to gguf only, not to {self.to}", key="--type")
         atomic.check_target(self.out, folder=self.to == "hf", replace=self.replace)
-        from bytewright.train.run import open_model
+        from bytewright.train.run_model import open_model
 
         saved = open_model(self.path, which=self.which)
         model, vocabulary = saved.load(), saved.run.tokenizer.vocabulary
@@ -119,7 +119,7 @@ class ImportModel:
     def run(self) -> None:
         """Read the model and write it as a run."""
         options.require_exists(self.path)
-        from bytewright.train.run import import_llama
+        from bytewright.train.run_model import import_llama
 
         run = import_llama(self.path, self.out, with_tokenizer=not self.without_tokenizer)
         console.print_line(f"Wrote {self.out}: {run.costs['counted']['parameters']:,} parameters.")

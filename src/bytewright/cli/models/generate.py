@@ -73,7 +73,7 @@ class Generate:
         from bytewright.generate.reference import check_prompts
         from bytewright.generate.text import encode_prompt, stop_tokens_of
         from bytewright.train.recipe import parse_override
-        from bytewright.train.run import open_model
+        from bytewright.train.run_model import open_model
         from bytewright.train.setup import select_device
 
         saved = open_model(self.path, which=self.which)

@@ -38,7 +38,7 @@ class _ModelCommand:
     """Print the figures as one JSON object."""
 
     def _open(self) -> tuple[TransformerLM, Tokenizer]:
-        from bytewright.train.run import open_model
+        from bytewright.train.run_model import open_model
         from bytewright.train.setup import select_device
 
         saved = open_model(options.require_exists(self.path), which=self.which)
@@ -95,7 +95,7 @@ class ShowNextTokens(_ModelCommand):
         """Return what the grammar of the storybook allows after the prompt, if the run was trained on it."""
         from bytewright.corpus.storybook import Storybook
         from bytewright.experiments.evaluation.story_eval import is_of_storybook
-        from bytewright.train.run import open_model
+        from bytewright.train.run_model import open_model
 
         if not is_of_storybook(open_model(self.path, which=self.which).run):
             return None

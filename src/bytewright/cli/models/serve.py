@@ -136,7 +136,7 @@ class Serve(ServerCommand):
         """Check the run, and return a function that loads its model and sets the number of threads."""
         import torch
 
-        from bytewright.train.run import open_model
+        from bytewright.train.run_model import open_model
 
         saved = open_model(self.path, which=self.which)
         tokenizer = saved.run.tokenizer

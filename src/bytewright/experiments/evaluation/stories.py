@@ -19,7 +19,7 @@ from bytewright.errors import UsageError, wrong_value
 from bytewright.formatting import Progress
 from bytewright.generate import Generator, SamplingConfig
 from bytewright.train.config import DeviceName
-from bytewright.train.run import open_model
+from bytewright.train.run_model import open_model
 from bytewright.train.setup import select_device
 
 BATCH = 100

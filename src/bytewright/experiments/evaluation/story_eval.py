@@ -39,7 +39,8 @@ from bytewright.model import TransformerLM
 from bytewright.tokenizer import Tokenizer
 from bytewright.train.checkpoint_list import Which
 from bytewright.train.config import DeviceName
-from bytewright.train.run import Run, open_model
+from bytewright.train.run import Run
+from bytewright.train.run_model import open_model
 from bytewright.train.setup import count_token_bytes, select_device
 
 RECOGNISED_CHARACTERS = 60
