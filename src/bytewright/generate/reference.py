@@ -72,8 +72,8 @@ def check_prompts(config: ModelConfig, prompts: Sequence[Sequence[int]], *, slid
             raise UsageError(f"prompt {number} is empty; it must have at least one token", key="prompts")
         if len(prompt) >= config.context_length and not slide:
             message = (
-                f"prompt {number} has {len(prompt)} tokens, which leaves no room in the model's context of "
-                f"{config.context_length}"
+                f"prompt {number} has {len(prompt)} tokens, which leaves no room in the model's context of"
+                f" {config.context_length}; shorten it"
             )
             raise UsageError(message, key="prompts", expected=config.context_length - 1, found=len(prompt))
         check_ids(config, prompt, f"prompt {number}")

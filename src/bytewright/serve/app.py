@@ -78,7 +78,7 @@ class Endpoints:
         """Answer /v1/models/NAME."""
         model = self._describe_model()
         if request.path_params["name"] != model["id"]:
-            return json_response(error_body("this server has no such model", 404, "model"), 404)
+            return _reject_model(request.path_params["name"])
         return json_response(model)
 
     async def tokenize(self, request: Request) -> Response:
@@ -124,8 +124,7 @@ class Completions:
         loaded = self.service.loaded
         request = read_completion(await Request(scope, receive).body(), loaded.tokenizer)
         if request.model not in (None, loaded.name):
-            response = error_body(f"this server has no model {shorten(request.model)}", 404, "model")
-            await json_response(response, 404)(scope, receive, send)
+            await _reject_model(request.model)(scope, receive, send)
             return
         jobs = request.jobs()
         for job in jobs:
@@ -256,6 +255,11 @@ class _Answer:
         if text or is_last or (logprobs and logprobs["tokens"]):
             return self.writer.chunk(choice_of(choice.index, text, logprobs, choice.reason))
         return b""
+
+
+def _reject_model(name: str | None) -> Response:
+    message = f"this server has no model {shorten(name)}; see /v1/models"
+    return json_response(error_body(message, 404, "model"), 404)
 
 
 async def _watch_disconnect(receive: Receive, updates: Updates) -> None:

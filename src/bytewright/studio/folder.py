@@ -57,8 +57,8 @@ class StudioFolder:
 
     def __init__(self, path: Path, *, clock: Callable[[], float] = time.monotonic) -> None:
         if not path.is_dir():
-            what = "is a file; name a folder with runs" if path.exists() else "does not exist"
-            raise UsageError(f"{path} {what}", path=path)
+            what = "is a file" if path.exists() else "does not exist"
+            raise UsageError(f"{path} {what}; name a folder with runs", path=path)
         self.path = path.absolute()
         self._clock = clock
         self._lock = threading.Lock()

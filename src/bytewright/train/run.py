@@ -56,7 +56,7 @@ class Run:
         """Return the run at `path`; raise `UsageError` if there is none."""
         run = cls(path)
         if not run.path.exists():
-            raise UsageError(f"{path} does not exist", path=path)
+            raise UsageError(f"{path} does not exist; name the folder of a run", path=path)
         if not run.exists and not run.is_imported:
             raise UsageError.at(path, f"is not a run: it has no {run_files.CONFIG}")
         return run

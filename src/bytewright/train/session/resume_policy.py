@@ -186,7 +186,9 @@ def check_saved(saved: SavedState | None, config: TrainConfig, inputs: Inputs, r
         check_space(run, checkpoint_bytes(config) * (config.keep_last + 3))
         return TrainState(num_steps=config.num_steps)
     if saved.rest.pop("data", None) != inputs.identity:
-        message = f"the data has changed since step {saved.rest['step']} was saved"
+        message = (
+            f"the data has changed since step {saved.rest['step']} was saved; restore it, or start a new run"
+        )
         raise FormatError.at(run, message, key="data")
     saved_config = saved.rest.pop("config", None)
     try:

@@ -96,10 +96,8 @@ def _restart(config: TrainConfig, run: Path, **options: Unpack[SessionOptions]) 
     """Resume the run that torchrun started with this config before a rank failed."""
     with options["ranks"].agree():
         if to_plain(run_files.read_run_config(run), run=run) != to_plain(config, run=run):
-            message = (
-                f"{run} holds another run than the one that torchrun starts again; choose another folder"
-            )
-            raise UsageError(message, path=run)
+            message = "holds another run than the one that torchrun starts again; choose another folder"
+            raise UsageError.at(run, message)
     return resume(run, **options)
 
 
