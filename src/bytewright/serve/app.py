@@ -265,9 +265,14 @@ def _reject_model(name: str | None) -> Response:
 async def _watch_disconnect(receive: Receive, updates: Updates) -> None:
     """Put None into the queue when the client disconnects."""
     with contextlib.suppress(asyncio.CancelledError):
-        while (await receive())["type"] != "http.disconnect":
-            pass
+        await wait_for_disconnect(receive)
         updates.put_nowait(None)
+
+
+async def wait_for_disconnect(receive: Receive) -> None:
+    """Return when the client disconnects."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
 async def _send_start(send: Send, content_type: str, length: int | None = None) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Literal
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
@@ -39,7 +39,7 @@ class LoadedModel:
 
 @dataclass(frozen=True, kw_only=True)
 class EngineOptions:
-    """The size of the batch and of the queue."""
+    """The size of the batch and of the queue: arguments of `Engine`."""
 
     num_slots: int = 32
     max_waiting: int = 256
@@ -70,14 +70,8 @@ class Service:
 
     def load(self, loaded: LoadedModel, loop: asyncio.AbstractEventLoop) -> None:
         """Start the engine for a model; this takes a while and may run on another thread."""
-        engine = Engine(
-            loaded.model,
-            self.report,
-            num_slots=self.options.num_slots,
-            num_ids=min(loaded.tokenizer.vocab_size, loaded.model.config.vocab_size),
-            max_waiting=self.options.max_waiting,
-            max_waiting_tokens=self.options.max_waiting_tokens,
-        )
+        num_ids = min(loaded.tokenizer.vocab_size, loaded.model.config.vocab_size)
+        engine = Engine(loaded.model, self.report, num_ids=num_ids, **asdict(self.options))
         self._loop = loop
         engine.start()
         self._loaded, self._engine = loaded, engine

@@ -13,6 +13,7 @@ from typing import ParamSpec, TypeVar
 from starlette.types import Receive, Scope, Send
 
 from bytewright.errors import BytewrightError
+from bytewright.serve.app import wait_for_disconnect
 from bytewright.serve.guard import RejectedError
 from bytewright.serve.protocol import event
 from bytewright.studio.folder import StudioFolder
@@ -86,7 +87,7 @@ class EventStream:
             await send({"type": "http.response.start", "status": 200, "headers": STREAM_HEADERS})
             sending = asyncio.create_task(self._send_events(send))
             others = {
-                asyncio.create_task(_wait_for_disconnect(receive)),
+                asyncio.create_task(wait_for_disconnect(receive)),
                 asyncio.create_task(self.studio.is_stopping.wait()),
             }
             try:
@@ -131,8 +132,3 @@ async def _with_comments(events: AsyncGenerator[Event, None]) -> AsyncGenerator[
             coming.cancel()
             await asyncio.gather(coming, return_exceptions=True)
         await events.aclose()
-
-
-async def _wait_for_disconnect(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
