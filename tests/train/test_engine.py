@@ -9,7 +9,7 @@ import pytest
 import torch
 from rich.console import Console
 
-import bytewright.train.setup
+import bytewright.train.session.engine
 from bytewright.errors import DivergenceError
 from bytewright.model import TransformerLM, language_model_loss
 from bytewright.system import DevicePeakMemory
@@ -179,7 +179,7 @@ def test_successive_runs_do_not_reach_the_limit_of_recompilations(
     """It compiles a function for so many models only, and runs those that follow as they are."""
     if rerun_unchecked(request):
         return
-    monkeypatch.setattr(bytewright.train.setup, "choose_backend", lambda config, device: "eager")
+    monkeypatch.setattr(bytewright.train.session.engine, "choose_backend", lambda config, device: "eager")
     monkeypatch.setattr(torch._dynamo.config, "recompile_limit", 2)
     for number in range(2):
         change = {"model": {"d_model": 8 * (number + 1)}, "budget": {"steps": 1}}

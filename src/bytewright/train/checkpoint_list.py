@@ -67,7 +67,7 @@ def open_checkpoint(path: Path) -> atomic.Folder:
     return folder
 
 
-def find_checkpoint(path: atomic.StrPath, *, which: Which = "best") -> Path:
+def find_checkpoint(path: atomic.StrPath, *, which: str = "best") -> Path:
     """Return the folder of a checkpoint: `path` itself, or the "best" or "last" one of the run at `path`."""
     path = Path(path)
     if which not in get_args(Which):

@@ -24,7 +24,7 @@ from bytewright.errors import DivergenceError, is_out_of_memory
 from bytewright.train.config import TrainConfig
 from bytewright.train.metrics import is_finite
 
-RunState = Literal["complete", "running", "stopped", "diverged", "failed", "imported"]
+State = Literal["complete", "running", "stopped", "diverged", "failed", "imported"]
 Record = Mapping[str, Any]
 
 DIVERGED_RISE = 1.0
@@ -69,7 +69,7 @@ class RunStatus:
     diverged has the state "diverged" with any ending: it may have reached the end of its budget.
     """
 
-    state: RunState
+    state: State
     ending: Ending | None
     step: int
     detail: str = ""
