@@ -49,7 +49,7 @@ def test_a_model_is_sampled_in_its_training_precision_if_that_is_fast(
     written: Path, stories: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chosen: list[torch.dtype | None] = []
-    monkeypatch.setattr("bytewright.train.saved_model.load_model", loading(chosen))
+    monkeypatch.setattr("bytewright.train.run_model.load_model", loading(chosen))
     for device in ("cuda", "cpu"):
         monkeypatch.setattr(writing, "select_device", lambda name, device=device: torch.device(device))
         with pytest.raises(Loaded):

@@ -56,7 +56,7 @@ def test_generate_computes_in_the_selected_precision(
         types.append(model.compute_dtype)
         return model
 
-    monkeypatch.setattr("bytewright.train.saved_model.load_model", watched)
+    monkeypatch.setattr("bytewright.train.run_model.load_model", watched)
     command = ("generate", tmp_path / "run", "--max-new-tokens", "2", "--device", "cpu")
     for more in ((), ("--precision", "fp32"), ("--precision", "bf16")):
         assert run(*command, *more).code == 0
