@@ -24,15 +24,17 @@ from bytewright.model import TransformerLM, kernels, language_model_loss
 from bytewright.model.fused import linear_cross_entropy, masked_language_model_loss
 from bytewright.model.loss import cross_entropy, of_logits
 from bytewright.optim.build import build_optimizer
+from bytewright.parallel.rank_group import RankGroup
 from bytewright.registry import losses
 from bytewright.tokenizer import Tokenizer
 from bytewright.tokenizer.pairs import encode_pairs
 from bytewright.train import Run, TrainConfig, load_model, resume, train
-from bytewright.train.config import LossConfig, OptimizerConfig
+from bytewright.train.config import LossConfig, OptimizerConfig, ParallelConfig
 from bytewright.train.evaluate import EvaluationSet
 from bytewright.train.run_model import evaluate_run
 from bytewright.train.setup import make_window_sampler, open_inputs
 from bytewright.train.step import TrainStep
+from forked_ranks import run_ranks
 from model_choices import small_config
 from rejection import rejects
 from runs import digest, make_config
@@ -235,6 +237,21 @@ def test_a_resumed_run_on_pairs_has_the_same_bits_and_needs_the_same_mask(
     with pytest.raises(FormatError) as caught:
         resume(run.path, console=quiet)
     assert caught.value.key == "data"
+
+
+@pytest.mark.parametrize("strategy", ["replicate", "shard"])
+def test_the_number_of_ranks_does_not_change_one_bit_of_a_masked_run(
+    pairs: Path, tokenizer: Path, strategy: Any
+) -> None:
+    config = config_of(pairs, tokenizer, steps=6)
+    config = dataclasses.replace(config, parallel=ParallelConfig(strategy=strategy))
+
+    def train_on(ranks: RankGroup) -> None:
+        train(config, pairs / f"on-{ranks.num_ranks}", ranks=ranks, console=Console(quiet=True))
+
+    for num_ranks in (1, 2):
+        run_ranks(num_ranks, train_on)
+    assert digest(pairs / "on-2") == digest(pairs / "on-1")
 
 
 def test_a_loss_of_logits_supports_masked_data_and_others_are_rejected(pairs: Path, tokenizer: Path) -> None:
