@@ -212,8 +212,8 @@ def encode_range(task: EncodeTask) -> Manifest:
         for piece in read_pieces(task.text_range, find_cut):
             ids = tokenizer.encode_array(piece, num_threads=1)
             writer.append(ids, num_documents=0 if end is None else int(np.count_nonzero(ids == end)))
-        is_closed = task.append_end or task.closes_document
-        writer.append([end] if task.append_end else [], num_documents=int(is_closed))
+        added = [] if end is None or not task.append_end else [end]
+        writer.append(added, num_documents=int(bool(added) or task.closes_document))
     return TokenFile.open(path).manifest
 
 
