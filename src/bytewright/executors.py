@@ -32,6 +32,7 @@ from concurrent.futures import (
     wait,
 )
 from itertools import islice
+from multiprocessing.context import SpawnContext, SpawnProcess
 from typing import Any, TypeVar
 
 import bytewright
@@ -257,9 +258,7 @@ def map_in_processes(
     if num_workers == 1:
         yield from map(function, work)
         return
-    # Start new interpreters: forking a process that has threads, as torch does, can deadlock.
-    context = multiprocessing.get_context("spawn")
-    executor = _WorkerProcesses(num_workers, context, initializer=_end_with_parent)
+    executor = _WorkerProcesses(num_workers, _WorkerContext(), initializer=_end_with_parent)
     try:
         with contextlib.closing(map_in_order(executor, function, work, num_workers=num_workers)) as results:
             yield from results
@@ -268,19 +267,33 @@ def map_in_processes(
 
 
 class _WorkerProcesses(ProcessPoolExecutor):
-    """A process pool whose workers ignore SIGINT and SIGTERM: this process handles them and ends its workers.
+    """A process pool whose workers block SIGINT and SIGTERM: this process handles them and ends its workers.
 
     Both can be sent to a whole process group. A worker that ended while it was sending a result would leave
     the executor waiting for the rest of it.
     """
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Schedule a call; the first one starts the workers, which inherit the signal mask."""
+        """Schedule a call. It may start a worker, which inherits the signal mask."""
         before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT, signal.SIGTERM])
         try:
             return super().submit(fn, *args, **kwargs)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+class _Worker(SpawnProcess):
+    """A worker process. After one has died, the executor terminates the others, which block SIGTERM."""
+
+    def terminate(self) -> None:
+        """End the process."""
+        self.kill()
+
+
+class _WorkerContext(SpawnContext):
+    """Starts new interpreters: forking a process that has threads, as torch does, can deadlock."""
+
+    Process = _Worker
 
 
 def _end_with_parent() -> None:
@@ -291,8 +304,8 @@ def _end_with_parent() -> None:
     parent = multiprocessing.parent_process()
     assert parent is not None
 
-    def wait() -> None:
+    def exit_after_parent() -> None:
         parent.join()
         os._exit(1)
 
-    threading.Thread(target=wait, daemon=True).start()
+    threading.Thread(target=exit_after_parent, daemon=True).start()

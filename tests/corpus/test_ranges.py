@@ -134,9 +134,10 @@ def test_a_source_that_became_shorter_is_an_error(tmp_path: Path) -> None:
     source = write(tmp_path / "a.txt", DOCUMENT * 2)
     (cut,) = cut_sources([source])
     write(tmp_path / "a.txt", DOCUMENT)
-    with pytest.raises(StorageError) as raised:
-        next(read_pieces(cut))
-    assert raised.value.path == Path(source)
+    for find_cut in (None, WordCounter("gpt2", []).next_cut):
+        with pytest.raises(StorageError) as raised:
+            list(read_pieces(cut, find_cut, piece_bytes=len(DOCUMENT) - 10))
+        assert raised.value.path == Path(source)
 
 
 def test_folders_patterns_and_urls_mean_files(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from itertools import islice
@@ -164,6 +165,24 @@ def die(number: int) -> None:
 def test_a_killed_worker_raises_an_error() -> None:
     with pytest.raises(BytewrightError):
         list(map_in_processes(die, range(20), num_workers=2))
+
+
+def kill_other(pid_file: Path) -> None:
+    """In the first worker, write its pid; in the other one, kill the first."""
+    try:
+        with open(pid_file, "x") as file:
+            file.write(str(os.getpid()))
+    except FileExistsError:
+        while not (pid := pid_file.read_text()):
+            time.sleep(0.01)
+        os.kill(int(pid), signal.SIGKILL)
+        time.sleep(0.5)
+
+
+@pytest.mark.fault
+def test_a_killed_worker_raises_an_error_although_another_one_lives(tmp_path: Path) -> None:
+    with pytest.raises(BytewrightError):
+        list(map_in_processes(kill_other, [tmp_path / "pid"] * 20, num_workers=2))
 
 
 def get_signals(number: int) -> int:

@@ -30,7 +30,7 @@ from bytewright.formatting import Progress
 from bytewright.storage import filesystem
 
 RANGE_BYTES = 64 * 2**20
-"""The size of a range, unless documents are longer. A worker holds one range in memory."""
+"""The size of a range, unless documents are longer. A worker holds at most one range in memory."""
 PIECE_BYTES = 4 * 2**20
 """The size of the pieces in which a worker reads a range."""
 SEARCH = 8 * 2**20
@@ -242,10 +242,12 @@ def _find_other_cut(file: BinaryIO, position: int, size: int, find_cut: FindCut)
     start = max(position - MARGIN, 0)
     length = BLOCK
     while True:
+        wanted = min(length, size - start)
         file.seek(start)
-        window = file.read(min(length, size - start))
+        window = file.read(wanted)
         cut = find_cut(window, position - start)
-        if start + len(window) >= size or cut <= len(window) - MARGIN:
+        is_short = len(window) < wanted  # the source has become shorter: reading the piece raises
+        if is_short or start + len(window) >= size or cut <= len(window) - MARGIN:
             return start + cut
         length *= 4
 
