@@ -219,5 +219,5 @@ def peak_flops(device: torch.device, precision: str) -> float:
 @functools.cache
 def _measure_peak(device: torch.device, dtype: torch.dtype) -> float:
     """Measure once per process, so that all runs of a process use the same peak."""
-    # On a GPU large enough that the launch time does not matter
+    # On a GPU, the products are so large that the launch time does not matter.
     return measure_matmul(device, dtype, size=8192 if device.type == "cuda" else 768)

@@ -164,7 +164,7 @@ def _largest_batch(config: ModelConfig, setup: TrainingSetup, available: float) 
 
 
 def _setup_memory(config: ModelConfig, setup: TrainingSetup) -> TrainingMemory:
-    """Return the memory of a step on one of the ranks of a setup, without the sums of one process alone."""
+    """Return the memory of a step on one rank; for a single process, without gradient sums that wait."""
     shape = StepShape(
         config=config,
         batch_size=setup.batch_size,

@@ -11,7 +11,8 @@ rank computes each part. Gradients and weights are sent as 4 bytes per number. S
 
 The losses of the parts, and with "shard" the norm, add a few bytes. Shares are rounded up, with "shard" to
 whole rows. Muon on shards also sends the rows of every matrix to its owner and back. `parallel` counts what
-it sends; tests compare both figures, which must be equal.
+it sends; tests compare both figures, which must be equal. Only the 8 bytes per part of masked data are not
+predicted.
 
 The memory with "replicate" is that of a single process that computes the parts of one rank, and in addition
 the sums of gradients that wait in the tree and the buffers of the exchange. The buffers are one row of N

@@ -1,6 +1,6 @@
 """Expand an axis of a sweep file into its values.
 
-They are a list, or a range:
+The values are written as a list or as a range:
 
     { from = 0.0, to = 0.9, step = 0.3 }                0.0, 0.3, 0.6, 0.9
     { from = 1, to = 64, factor = 4 }                   1, 4, 16, 64

@@ -1,8 +1,8 @@
 """Analyse the points of a sweep: laws with and without the known E, isoFLOP optima, and the recovery of E.
 
 The known E is the floor of the points: the entropy of the text that the models were evaluated on. The usual
-procedures are compared by how well they recover it. Each estimates E without it, from all points and from
-those without the largest level of compute.
+procedures are compared by how well they recover it. Each procedure estimates E without the known value,
+from all points and from those without the largest level of compute.
 """
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ def find_obstacles(model: TransformerLM | ModelConfig, format: ExportFormat) -> 
     config = model if isinstance(model, ModelConfig) else model.config
     yield from _find_other_options(config, format)
     for part in PARTS.values():
-        yield from _find_unstated(config, part)
+        yield from _find_part_obstacles(config, part)
     eps = llama_settings(config).get("rms_norm_eps", EPSILON)
     if config.qk_norm and eps != EPSILON:  # a file has one eps for all norms
         sentence = (
@@ -107,8 +107,8 @@ def _find_other_options(config: ModelConfig, format: ExportFormat) -> Iterator[O
             yield Obstacle(field.name, field.default, value, sentence)
 
 
-def _find_unstated(config: ModelConfig, part: PartField) -> Iterator[Obstacle]:
-    """Yield a part without a statement of its names in a Llama, or each of its options without one."""
+def _find_part_obstacles(config: ModelConfig, part: PartField) -> Iterator[Obstacle]:
+    """Yield an obstacle if a part does not state its names in a Llama, else one per option that lacks one."""
     cls, name = part.class_of(config), getattr(config, part.name)
     if stated(cls, "llama_weights") is None:
         unstated = f"{cls.__name__} does not state its names in a Llama (llama_weights)"

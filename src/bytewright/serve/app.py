@@ -130,8 +130,8 @@ class Completions:
         for job in jobs:
             self.service.engine.check(job)
         with self.service.run(jobs) as updates:
-            watcher = asyncio.create_task(_watch_disconnect(receive, updates))
             answer = _Answer(self.service, request, jobs, updates)
+            watcher = asyncio.create_task(_watch_disconnect(receive, updates))
             try:
                 await (answer.stream if request.stream else answer.send_whole)(send, started)
             finally:

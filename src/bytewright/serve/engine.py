@@ -37,7 +37,7 @@ STEPS_PER_ROUND = 4
 """On a GPU, the number of steps between two copies of their tokens to the host."""
 LONGEST_RETRY = 60
 """The largest value of `Retry-After` for a rejected client, in seconds."""
-NOT_FINITE = "the logits of the model are not finite, so no token can be chosen"
+NOT_FINITE = "the outputs of the model are not finite, so they cannot be used"
 
 
 class EngineError(BytewrightError):
@@ -468,9 +468,9 @@ class Engine:
 
 
 def _is_finite(it: _Running, last: Tensor) -> bool:
-    """Return whether the scores of a prompt are finite, and the state of its last token.
+    """Return whether the scores of a prompt and the state of its last token are finite.
 
-    If the prompt is continued, this state is checked when the first token is chosen.
+    The state is checked here only if no token follows; otherwise the choice of the first token checks it.
     """
     has_finite_scores = all(math.isfinite(score.logprob) for score in it.prompt_scores)
     return has_finite_scores and (it.room > 0 or bool(last.isfinite().all()))

@@ -233,7 +233,10 @@ class TimedProtocol(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Process data; headers that have begun must be complete in time."""
+        was_in_body = self.conn.their_state is h11.SEND_BODY
         super().data_received(data)
+        if was_in_body and self.conn.their_state is h11.IDLE:
+            self._stop("_header_timer")  # it was that of the rest of the body
         self._watch_headers()
 
     def on_response_complete(self) -> None:

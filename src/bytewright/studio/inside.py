@@ -26,7 +26,7 @@ from bytewright.generate.text import encode_document
 from bytewright.serve.protocol import json_response, read_body, read_integer
 from bytewright.storage.json_reader import Json
 from bytewright.studio.context import Studio
-from bytewright.studio.models import check_finite, read_text_option
+from bytewright.studio.models import check_finite, read_request_text
 
 MAX_WEIGHTS = 2_000_000
 """The largest number of attention weights in an answer."""
@@ -48,7 +48,7 @@ def _read(studio: Studio, body: Json) -> dict[str, Any]:
     opened = studio.models.get(body["run"].as_text())
     model, config = opened.model, opened.model.config
     top = read_integer(body.get("top"), 5, least=1, most=MAX_TOP)
-    ids = encode_document(opened.tokenizer, read_text_option(body))
+    ids = encode_document(opened.tokenizer, read_request_text(body))
     num_tokens = len(ids)
     ids = ids[: max_tokens(config.num_layers * config.num_heads, config.context_length)]
     weights, notice = None, ""

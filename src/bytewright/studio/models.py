@@ -60,7 +60,7 @@ class OpenModel:
         return self.tokenizer.decode_bytes([id]).decode("utf-8", "backslashreplace")
 
 
-def read_text_option(body: Json) -> str:
+def read_request_text(body: Json) -> str:
     """Return the text of a request."""
     text = body["text"].as_text()
     if len(text) > MAX_TEXT_CHARACTERS:

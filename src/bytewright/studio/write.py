@@ -37,7 +37,7 @@ from bytewright.model.layers import at_least_float32
 from bytewright.serve.protocol import json_response, read_body, read_integer, read_sampling
 from bytewright.storage.json_reader import Json
 from bytewright.studio.context import Event, EventStream, Studio
-from bytewright.studio.models import OpenModel, check_finite, read_text_option
+from bytewright.studio.models import OpenModel, check_finite, read_request_text
 
 NUM_CANDIDATES = 10
 """A distribution lists this many of the likeliest tokens by the model, and as many by the grammar."""
@@ -92,7 +92,7 @@ def _read(studio: Studio, body: Json) -> dict[str, Any]:
     """Return the tokens of a text, the distribution before each of them, and the one after the last."""
     settings = _read_settings(studio, body)
     model = settings.model
-    ids = encode_document(model.tokenizer, read_text_option(body))
+    ids = encode_document(model.tokenizer, read_request_text(body))
     length = model.model.config.context_length
     if len(ids) >= length:
         message = f"the text has {len(ids):,} tokens, but the model's context is {length:,}; shorten the text"

@@ -101,8 +101,8 @@ class TrainStep(StepBase):
     count (whose target is not `IGNORED`). The loss of each part is weighted by its number of such tokens.
     `loss` must then return the mean over the tokens that count.
 
-    `reduction` adds the gradients of the parts; by default those of this process, exactly. `seed_part` is
-    called once more before the update.
+    `reduction` adds the gradients of the parts; by default those of this process, exactly. `seed_part` (see
+    `StepBase`) is also called before the update, with the number of parts.
     """
 
     def __init__(

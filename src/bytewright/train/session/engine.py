@@ -1,7 +1,7 @@
 """The model, optimizer and step of a run, whole or sharded, and their reuse by the next run.
 
 `StepEngine` builds all three from a config. `CompiledStepCache` lets successive runs of the same shape share
-a compiled step. `ShardedStep` is the step of a model whose rows are shared out over ranks (strategy "shard").
+a compiled step. `ShardedStep` is the step of a model whose rows are sharded over ranks (strategy "shard").
 """
 
 from __future__ import annotations

@@ -382,8 +382,8 @@ class Trainer:
             extra[RANK_MEMORY] = self.ranks.gather(self.memory.peak())
             extra[RANK_SENT] = self._num_bytes_sent
         if with_norms and (self.rows or self.ranks.is_main):
-            first = self.sampler.starts(self.progress.step - 1)[:1]
             with self.recorder.untimed():
+                first = self.sampler.starts(self.progress.step - 1)[:1]
                 ids, _ = self.store.batch(first, self.config.model.context_length)
                 extra |= self.engine.measure_norms(ids)
         if evaluation and self.probe:
