@@ -81,7 +81,10 @@ def test_losses_prints_the_loss_of_each_token(model_folder: Path, ids: list[int]
     assert [row["loss"] for row in printed["losses"]] == pytest.approx(expected)
     assert b"".join(bytes.fromhex(row["bytes"]) for row in printed["losses"]) == TEXT.encode()
     assert printed["bits_per_byte"] == pytest.approx(sum(expected) / math.log(2) / len(TEXT))
-    assert f"mean loss {printed['loss']:.4f}" in run("losses", model_folder, "--text", TEXT).out
+    lines = run("losses", model_folder, "--text", TEXT).out.splitlines()
+    assert lines[-2].strip() == ""
+    assert f"tokens: mean loss {printed['loss']:.4f}" in lines[-1]
+    assert "\\n" not in lines[-1]  # an escaped line break
 
 
 def test_losses_reads_a_file(model_folder: Path, tmp_path: Path, run: RunCommand) -> None:

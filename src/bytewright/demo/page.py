@@ -147,7 +147,7 @@ def _describe_check(check: dict[str, Any]) -> str:
     about = (
         f"; contradicts itself about {', '.join(check['contradictions'])}" if check["contradictions"] else ""
     )
-    shape = "Well-formed, but" if check["has_shape"] else "It"
+    shape = "Its sentences are well-formed, but it" if check["has_shape"] else "It"
     return f"{shape} {place}{about}."
 
 

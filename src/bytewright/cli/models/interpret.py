@@ -151,8 +151,9 @@ class TokenLosses(_ModelCommand):
                 for row in rows
             ),
         )
+        console.stdout().print()
         console.stdout().print(
-            f"\n{means['tokens']:,} tokens: mean loss {means['loss']:.4f}, perplexity "
+            f"{means['tokens']:,} tokens: mean loss {means['loss']:.4f}, perplexity "
             f"{math.exp(means['loss']):.3f}, {means['bits_per_byte']:.4f} bits per byte"
         )
 

@@ -161,7 +161,7 @@ def _cannot_lengthen(
         else f"the learning rates of its {config.schedule.kind} schedule depend on its length"
     )
     message = (
-        f"{run} cannot be lengthened, because {reason}; start a new run from its weights with"
+        f"the length of {run} cannot be changed, because {reason}; start a new run from its weights with"
         f" `bytewright train RECIPE --init {run} --out FOLDER`"
     )
     return UsageError(message, path=run, key=key, expected=expected, found=found)
