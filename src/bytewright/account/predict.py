@@ -66,7 +66,7 @@ that the first step loads, and buffers of the matrix library. Both were measured
 105, and steps of laptop.toml, compiled, 2,224 and 2,081. The largest difference was found for large models
 without a compiler: laptop.toml with compile = "off" and batches of 8 takes 2,043 MB, not 1,424. Of 134 MB
 of tiny.toml, 122 were private memory and 12 pages of libraries. Whole runs of tiny.toml ended at 166 and 171
-MB: private memory grows by up to 13 MB after an evaluation, because steps then reuse fewer freed blocks."""
+MB: private memory grew by 13 MB after an evaluation. Fragmented memory is the assumed reason."""
 
 
 @dataclass(frozen=True, kw_only=True)
