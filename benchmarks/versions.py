@@ -91,6 +91,12 @@ def start_version(root: Path, worker: list[str]) -> subprocess.Popen[str]:
     )
 
 
+def commit_of(root: Path) -> str:
+    """Return the short name of the commit of a checkout."""
+    command = ["git", "-C", str(root), "rev-parse", "--short=7", "HEAD"]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
 def request(process: subprocess.Popen[str], operation: str) -> float:
     """Return the seconds that a version needs for an operation."""
     assert process.stdin is not None
@@ -151,10 +157,19 @@ def main() -> None:
             f"  ratio {row['ratio']:.3f}  quartiles {low:.3f} to {high:.3f}"
         )
     if options.json:
-        result = {"versions": [str(path) for path in options.versions], "rounds": options.rounds}
-        options.json.write_text(
-            json.dumps(result | {"device": options.device, "rows": rows}, indent=1) + "\n"
-        )
+        # Workers do not import this: the module of an older version may have other functions.
+        from harness import describe_machine, installed_versions, write_report
+
+        report = {
+            "machine": describe_machine(),
+            "versions": installed_versions(["torch", "numpy"]),
+            "commits": [commit_of(root) for root in options.versions],
+            "rounds": options.rounds,
+            "device": options.device,
+            "precision": options.precision,
+            "rows": rows,
+        }
+        write_report(options.json, report)
 
 
 if __name__ == "__main__":
