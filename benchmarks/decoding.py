@@ -170,19 +170,20 @@ def precision_of(arguments: argparse.Namespace) -> torch.dtype:
 def variants_of(num_rows: int) -> dict[str, Any]:
     """Return the options of steps to compare, by name; None are those of `options_for`."""
     from bytewright.generate.fused_step import options_for
-    from bytewright.model.kernels.decoding_products import Tiles
 
     used, replace = options_for(num_rows), dataclasses.replace
     found: dict[str, Any] = {
         "default": None,
-        "overlap": replace(used, max_overlapped=None),
-        "no overlap": replace(used, max_overlapped=0),
+        "no overlap": replace(used, overlap=False),
         "split 128": replace(used, split=128),
     }
     if num_rows > 1:
-        wide = Tiles(outputs=32, inputs=64, rows=32, stages=5)
+        products = ("qkv", "output", "up", "down")
+        wider = {name: replace(getattr(used, name), warps=4) for name in products}
+        shorter = {name: replace(getattr(used, name), inputs=128, stages=5) for name in products}
+        found["4 warps"] = replace(used, **wider)
+        found["128 inputs"] = replace(used, **shorter)
         found["library qkv and up"] = replace(used, qkv=None, up=None)
-        found["32 outputs of qkv and up"] = replace(used, qkv=wide, up=wide)
     return {name: options for name, options in found.items() if options != used}
 
 
@@ -207,7 +208,7 @@ def make_steps(arguments: argparse.Namespace, case: tuple[str, int, int], option
 def measure_steps(arguments: argparse.Namespace) -> Rows:
     """Measure captured steps with several options."""
     rows: Rows = []
-    deadline = time.monotonic() + min(arguments.seconds - 5, 40)
+    deadline = time.monotonic() + min(arguments.seconds - 5, 60)
     on_gpu = arguments.device == "cuda"
     for case in CASES if on_gpu else CASES[:1]:
         todo = [(name, options, "greedy") for name, options in variants_of(case[1]).items()]
@@ -337,7 +338,7 @@ def measure_engine(arguments: argparse.Namespace) -> Rows:
         command = [sys.executable, str(script), "--device", arguments.device, "--json", str(path)]
         command += ["--shape", shape, "--repeats", "2" if on_gpu else "1"]
         if on_gpu:
-            command += ["--precision", "bf16", "--slots", "256", "--rounds", "3"]
+            command += ["--precision", "bf16", "--slots", "256", "--rounds", "6"]
         else:
             command += ["--slots", "2", "--new-tokens", "2", "--rounds", "1"]
 

@@ -55,7 +55,7 @@ def test_a_product_includes_the_work_around_it(tiles: Tiles, d_in: int) -> None:
     multiply = decoding_products.multiply
     close = torch.testing.assert_close
     product = x @ weight.T
-    close(multiply(x, weight, tiles)[0], product, rtol=1e-4, atol=1e-3)
+    close(multiply(x, weight, tiles).rows, product, rtol=1e-4, atol=1e-3)
     options: dict[str, Any] = {}
     if num_rows == 1:
         options, product = (
@@ -64,18 +64,31 @@ def test_a_product_includes_the_work_around_it(tiles: Tiles, d_in: int) -> None:
         )
     rows = table if num_rows == 1 else x
     gate, up = product.chunk(2, dim=-1)
-    ours, _ = multiply(rows, weight, tiles, **options, gate=decoding_products.SWIGLU)
+    ours = multiply(rows, weight, tiles, **options, gate=decoding_products.SWIGLU).rows
     close(ours, silu(gate) * up, rtol=1e-4, atol=1e-3)
-    ours, _ = multiply(rows, weight, tiles, **options, gate=decoding_products.SILU)
+    ours = multiply(rows, weight, tiles, **options, gate=decoding_products.SILU).rows
     close(ours, silu(product), rtol=1e-4, atol=1e-3)
     if num_rows == 1:
-        ours, _ = multiply(x, weight, tiles, residual=residuals, residual_ids=ids)
+        ours = multiply(x, weight, tiles, residual=residuals, residual_ids=ids).rows
         close(ours, x @ weight.T + residuals[ids], rtol=1e-4, atol=1e-3)
-    ours, _ = multiply(x, weight, tiles, residual=residuals[ids])
+    ours = multiply(x, weight, tiles, residual=residuals[ids]).rows
     close(ours, x @ weight.T + residuals[ids], rtol=1e-4, atol=1e-3)
-    ours, largest = multiply(x, weight, tiles, num_ids=50)
+    ours, largest, _ = multiply(x, weight, tiles, num_ids=50)
     assert largest is not None
     assert torch.equal(choose(largest), ours[:, :50].argmax(-1))
+
+
+def test_a_product_scales_its_rows_for_the_norm_that_follows() -> None:
+    x, weight, residual, gains = draw(19, 64), draw(48, 64, seed=1), draw(19, 48, seed=2), draw(48, seed=3)
+    added = decoding_products.multiply(x, weight, ROWS, residual=residual, next_gains=gains)
+    embedded = decoding_products.embed_rows(residual, torch.arange(-2, 17, device=DEVICE), gains)
+    torch.testing.assert_close(embedded[0], residual.roll(2, dims=0))
+    for rows, scaled in ((added.rows, added.scaled), embedded):
+        assert scaled is not None
+        following = draw(32, 48, seed=4)
+        ours = decoding_products.multiply(scaled, following, ROWS, eps=EPSILON).rows
+        expected = rms_norm(rows, gains, EPSILON) @ following.T
+        torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-3)
 
 
 def choose(largest: LargestLogits) -> Tensor:
@@ -135,11 +148,16 @@ def test_a_step_equals_that_of_the_decoder(
     theirs = decoder.step(caches[0], ids[:, 0], lengths).double()
     ours = fused.step(caches[1], ids[:, 0], lengths).double()
     assert (ours - theirs).norm() <= 2e-2 * theirs.norm()
+    assert not caches[1].arrivals.any()
     for left, right in zip(caches[0].keys + caches[0].values, caches[1].keys + caches[1].values, strict=True):
         torch.testing.assert_close(left, right, rtol=0.1, atol=0.1)
     chosen = torch.zeros(num_rows, 4, dtype=torch.long, device=DEVICE)
     last, positions, num_chosen = ids[:, 1].clone(), lengths + 1, torch.full_like(lengths, 2)
+    again = last.clone(), positions.clone(), TokenChoice(num_chosen.clone(), None, num_ids=50)
     logits = fused.step_and_choose(caches[1], last, positions, TokenChoice(num_chosen, chosen, num_ids=50))
+    # Reading only the part of the cache that is in use does not change a bit.
+    num_positions = int(lengths.max()) + 2
+    assert torch.equal(fused.step_and_choose(caches[1], *again, num_positions), logits)
     assert torch.equal(last, logits[:, :50].argmax(-1))
     assert torch.equal(chosen[:, 2], last)
     assert torch.equal(positions, (lengths + 2).clamp(max=47))

@@ -33,6 +33,7 @@ from bytewright.model import (
     kernels,
 )
 from bytewright.model.config import ModelConfig
+from bytewright.model.fused import SPLIT_HEADS
 from bytewright.model.layers import EPSILON, at_least_float32
 
 if TYPE_CHECKING:
@@ -66,6 +67,8 @@ class KeyValueCache:
         layers = range(config.num_layers)
         self.keys = [torch.zeros(shape, device=device, dtype=dtype) for _ in layers]
         self.values = [torch.zeros(shape, device=device, dtype=dtype) for _ in layers]
+        self.arrivals = torch.zeros(shape[:2], dtype=torch.int32, device=device)
+        """Counts the programs of `attend_in_splits` that have ended; 0 between calls."""
 
     @property
     def num_bytes(self) -> int:
@@ -78,6 +81,7 @@ class KeyValueCache:
         view.batch_size, view.capacity = num_rows, self.capacity
         view.keys = [buffer[:num_rows] for buffer in self.keys]
         view.values = [buffer[:num_rows] for buffer in self.values]
+        view.arrivals = self.arrivals[:num_rows]
         return view
 
     def clear(self, row: int) -> None:
@@ -143,10 +147,12 @@ class Decoder:
             head = head * model.logit_scale
         self.head = PackedMatrix(snapshot(head, self.dtype), batch_size)
         self.angles = None
+        self.half_angles: tuple[Tensor | None, Tensor | None] = None, None
         attention = blocks[0].attn
         rope = attention.rope if isinstance(attention, MultiHeadSelfAttention) else None
         if isinstance(rope, RotaryPositionalEmbedding):
             self.angles = torch.cat((rope.cos, rope.cos), -1), torch.cat((-rope.sin, rope.sin), -1)
+            self.half_angles = rope.cos, rope.sin
         self.has_kernel = kernels.on_gpu(weights) and self.config.d_head in HEAD_SIZES
         self.fused_step: FusedStep | None = None
         """Takes the steps in few kernels, if the GPU and the parts allow it."""
@@ -169,20 +175,46 @@ class Decoder:
         Row i of `ids` holds a prompt of `lengths[i]` tokens and then padding, which the causal mask hides.
         """
         batch_size, num_tokens = ids.shape
+        hidden = self._read_beginnings(ids, cache.write_prompt)
+        last = torch.arange(batch_size, device=ids.device) * num_tokens + lengths - 1
+        return self.score(hidden[last])
+
+    @torch.inference_mode()
+    def read_first_chunk(
+        self, cache: KeyValueCache, rows: Int[Tensor, " chunks"], ids: Int[Tensor, "chunks seq"]
+    ) -> Float[Tensor, "chunks seq d_model"]:
+        """Read the first tokens of prompts into rows of the cache; return hidden states for `score`.
+
+        Padding at the end of a chunk is written to positions that later tokens of the row overwrite.
+        """
+        num_tokens = ids.shape[1]
+
+        def write(layer: int, keys: Tensor, values: Tensor) -> None:
+            cache.keys[layer][:, :, :num_tokens].index_copy_(0, rows, keys)
+            cache.values[layer][:, :, :num_tokens].index_copy_(0, rows, values)
+
+        return self._read_beginnings(ids, write).view(*ids.shape, -1)
+
+    def _read_beginnings(
+        self, ids: Int[Tensor, "batch seq"], write: Callable[[int, Tensor, Tensor], None]
+    ) -> Float[Tensor, "tokens d_model"]:
+        """Return hidden states of the first tokens of texts; `write` stores keys and values of a layer."""
+        batch_size, num_tokens = ids.shape
         positions = torch.arange(num_tokens, device=ids.device).repeat(batch_size)
         angles = self._angles_at(positions)
 
         def attend(layer: int, qkv: Tensor) -> Tensor:
-            split = self._split(layer, qkv, angles)
-            q, k, v = (x.view(batch_size, num_tokens, *x.shape[1:]).transpose(1, 2) for x in split)
-            cache.write_prompt(layer, k, v)
+            if self._splits_by_kernel(qkv):
+                split = self._split_by_kernel(layer, qkv.view(batch_size, num_tokens, -1))
+            else:
+                split = self._split(layer, qkv, angles)
+            q, k, v = (x.view(batch_size, num_tokens, *x.shape[-2:]).transpose(1, 2) for x in split)
+            write(layer, k, v)
             grouped = self.config.kv_heads != self.config.num_heads
             attended = scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=grouped)
             return attended.transpose(1, 2).reshape(len(qkv), -1)
 
-        x = self._run_blocks(ids.flatten(), attend)
-        last = torch.arange(batch_size, device=ids.device) * num_tokens + lengths - 1
-        return self.score(x[last])
+        return self._run_blocks(ids.flatten(), attend)
 
     @torch.inference_mode()
     def read_chunk(
@@ -306,6 +338,22 @@ class Decoder:
             # Rows are packed in halves, so a roll by d_head/2 pairs dimension i with i + d_head/2.
             qk = (qk * cos + qk.roll(d_head // 2, dims=-1) * sin).to(qk.dtype)
         return qk[:, :num_heads], qk[:, num_heads:], v
+
+    def _splits_by_kernel(self, qkv: Tensor) -> bool:
+        has_work = self.angles is not None or self.config.qk_norm
+        return has_work and self.config.d_head in SPLIT_HEADS and kernels.supports(qkv)
+
+    def _split_by_kernel(
+        self, layer: int, qkv: Float[Tensor, "batch seq qkv_width"]
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return what `_split` returns for whole prompts, in one pass: (batch, seq, heads, d_head) each."""
+        from bytewright.model.kernels.heads import SplitHeads
+
+        gains = self.blocks[layer].attention.qk_gains
+        split: tuple[Tensor, Tensor, Tensor] = SplitHeads.apply(  # type: ignore[no-untyped-call]
+            qkv, gains, *self.half_angles, self.config.num_heads, self.config.d_head, EPSILON
+        )
+        return split
 
     @torch.inference_mode()
     def score(self, x: Float[Tensor, "rows d_model"]) -> Float[Tensor, "rows vocab"]:

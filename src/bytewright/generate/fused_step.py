@@ -1,17 +1,16 @@
-"""One decoding step in few kernels, for NVIDIA GPUs: six per layer for one row, and two for the next token.
+"""One decoding step in few kernels, for NVIDIA GPUs: five per layer, and two for the next token.
 
 A kernel of a captured step takes at least one or two microseconds. In a step of a small model, this is most
-of the time. `FusedStep` therefore computes a block with six kernels:
+of the time. `FusedStep` therefore computes a block with five kernels:
 
     1. norm, and the product for q, k and v
-    2. attention to the splits of the cache
-    3. combination of the splits
-    4. output projection and residual
-    5. norm, first feed-forward product, and gate
-    6. second feed-forward product and residual
+    2. attention to the splits of the cache, and the combination of the splits
+    3. output projection and residual
+    4. norm, first feed-forward product, and gate
+    5. second feed-forward product and residual
 
-With several rows a norm is a kernel of its own. With more than `MAX_ROWS` rows, torch (cuBLAS) computes the
-products, which is faster there.
+With more than `MAX_ROWS` rows, torch (cuBLAS) computes the products, which is faster there. A norm and a gate
+are then kernels of their own.
 """
 
 from __future__ import annotations
@@ -24,11 +23,19 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import linear, silu
 
-from bytewright.generate.packed_weights import PackedBlock, PackedRMSNorm, PackedSiLU, PackedSwiGLU
+from bytewright.generate.packed_weights import PackedNorm, PackedRMSNorm, PackedSiLU, PackedSwiGLU
 from bytewright.generate.row_sampling import RowSettings, SamplingKind
 from bytewright.model.fused import gate_by_silu
 from bytewright.model.kernels import decoding, decoding_products, sampling
-from bytewright.model.kernels.decoding_products import NO_GATE, SILU, SWIGLU, LargestLogits, Tiles
+from bytewright.model.kernels.decoding_products import (
+    NO_GATE,
+    SILU,
+    SWIGLU,
+    LargestLogits,
+    Product,
+    ScaledRows,
+    Tiles,
+)
 from bytewright.model.layers import EPSILON
 
 if TYPE_CHECKING:
@@ -51,11 +58,13 @@ class StepOptions:
     head: Tiles | None = None
     split: int = decoding.SPLIT
     """Positions of the cache of one program of attention."""
+    overlap: bool = True
+    """Whether a kernel starts while the one before it still runs."""
     max_overlapped: int | None = None
-    """A kernel starts while the one before it still runs, if the cache has up to this number of positions.
+    """The same for attention, if the cache has up to this number of positions; None means no limit.
 
-    None means no limit. With several long sequences, waiting programs of attention occupy the multiprocessors
-    that running kernels need.
+    With several long sequences, waiting programs of attention occupy the multiprocessors that running kernels
+    need.
     """
 
 
@@ -67,14 +76,14 @@ ONE_ROW = StepOptions(
     head=Tiles(outputs=8, inputs=1024, warps=4),
 )
 SOME_ROWS = StepOptions(
-    qkv=Tiles(outputs=16, inputs=128, rows=32, stages=5),
-    output=Tiles(outputs=16, inputs=128, rows=32, stages=5),
-    up=Tiles(outputs=16, inputs=128, rows=32, stages=5),
-    down=Tiles(outputs=16, inputs=128, rows=32, stages=5),
+    qkv=Tiles(outputs=16, inputs=256, rows=32, warps=2, stages=3),
+    output=Tiles(outputs=16, inputs=256, rows=32, warps=2, stages=3),
+    up=Tiles(outputs=16, inputs=256, rows=32, warps=2, stages=3),
+    down=Tiles(outputs=16, inputs=256, rows=32, warps=2, stages=3),
     head=Tiles(outputs=128, inputs=64, rows=32, stages=3),
     max_overlapped=512,
 )
-MANY_ROWS = StepOptions(max_overlapped=0)
+MANY_ROWS = StepOptions(overlap=False)
 
 
 def options_for(num_rows: int) -> StepOptions:
@@ -121,14 +130,16 @@ class FusedStep:
         ids: Int[Tensor, " batch"],
         positions: Int[Tensor, " batch"],
         choice: TokenChoice,
+        num_positions: int | None = None,
     ) -> Float[Tensor, "batch vocab"]:
         """Take a step, write the next tokens to `ids`, and advance `positions` and `num_chosen`.
 
-        Return the logits.
+        Return the logits. At most `num_positions` positions of the cache are in use, this token included
+        (default: the capacity).
         """
-        logits, largest = self._run(cache, ids, positions, choice.num_ids)
+        logits, largest = self._run(cache, ids, positions, choice.num_ids, num_positions)
         assert largest is not None
-        overlap = self._overlaps(len(ids), cache.capacity)
+        overlap = self._overlaps(self._options(len(ids)))
         chosen, capacity = choice.chosen, cache.capacity
         if choice.kind == SamplingKind.GREEDY:
             state = ids, positions, choice.num_chosen, capacity, chosen
@@ -153,102 +164,139 @@ class FusedStep:
     def _options(self, num_rows: int) -> StepOptions:
         return self.options or options_for(num_rows)
 
-    def _overlaps(self, num_rows: int, capacity: int) -> bool:
-        """Whether a kernel starts while the one before it still runs."""
-        limit = self._options(num_rows).max_overlapped
-        return self.decoder.device.type == "cuda" and (limit is None or capacity <= limit)
+    def _overlaps(self, options: StepOptions) -> bool:
+        return options.overlap and self.decoder.device.type == "cuda"
 
     def _run(
-        self, cache: KeyValueCache, ids: Tensor, positions: Tensor, num_ids: int | None
+        self,
+        cache: KeyValueCache,
+        ids: Tensor,
+        positions: Tensor,
+        num_ids: int | None,
+        num_positions: int | None = None,
     ) -> tuple[Tensor, LargestLogits | None]:
         """Return the logits, and with `num_ids` the largest of their tiles."""
         decoder, options = self.decoder, self._options(len(ids))
-        # A product of one row reads the row of the embeddings itself.
-        is_gathered = len(ids) == 1 and options.qkv is not None and options.output is not None
-        x = decoder.embeddings if is_gathered else decoder.embeddings[ids]
+        overlap = self._overlaps(options)
+        limit = options.max_overlapped
+        norms = iter(
+            [*(norm for block in decoder.blocks for norm in block.norms or (None, None)), decoder.final_norm]
+        )
+        stream = self._embed(ids, options, next(norms))
         for layer, block in enumerate(decoder.blocks):
-            x = self._run_block(
-                x, ids if is_gathered and layer == 0 else None, layer, block, cache, positions
+            attention, ffn = block.attention, block.ffn
+            assert isinstance(ffn, PackedSwiGLU | PackedSiLU)
+            # The first kernel of a step starts after the one before it has ended. So all later kernels may
+            # read the positions before they wait.
+            qkv = _multiply(stream, attention.qkv.weight, options.qkv, overlap=overlap).rows
+            attended = decoding.attend_in_splits(
+                qkv,
+                attention.qk_gains,
+                decoder.angles,
+                cache.keys[layer],
+                cache.values[layer],
+                positions,
+                cache.arrivals,
+                eps=EPSILON,
+                num_positions=num_positions,
+                split=options.split,
+                overlap=overlap and (limit is None or cache.capacity <= limit),
             )
-        overlap = self._overlaps(len(ids), cache.capacity)
-        head = decoder.head.weight
-        return _multiply(x, head, options.head, decoder.final_norm, num_ids=num_ids, overlap=overlap)
+            stream = _add_product(
+                stream, attended, attention.output.weight, options.output, next(norms), overlap=overlap
+            )
+            gate = SWIGLU if isinstance(ffn, PackedSwiGLU) else SILU
+            hidden = _multiply(stream, ffn.up.weight, options.up, gate=gate, overlap=overlap).rows
+            stream = _add_product(stream, hidden, ffn.down.weight, options.down, next(norms), overlap=overlap)
+        logits = _multiply(stream, decoder.head.weight, options.head, num_ids=num_ids, overlap=overlap)
+        return logits.rows, logits.largest
 
-    def _run_block(
-        self,
-        x: Tensor,
-        ids: Tensor | None,
-        layer: int,
-        block: PackedBlock,
-        cache: KeyValueCache,
-        positions: Tensor,
-    ) -> Tensor:
-        """Return the block's result; with `ids`, `x` has the embeddings."""
-        options = self._options(len(positions))
-        overlap = self._overlaps(len(positions), cache.capacity)
-        first, second = block.norms or (None, None)
-        # The first kernel of a step starts after the one before it has ended. So all later kernels may read
-        # the positions before they wait.
-        qkv, _ = _multiply(
-            x, block.attention.qkv.weight, options.qkv, first, ids=ids, overlap=overlap and ids is None
-        )
-        splits = decoding.attend_in_splits(
-            qkv,
-            block.attention.qk_gains,
-            self.decoder.angles,
-            cache.keys[layer],
-            cache.values[layer],
-            positions,
-            eps=EPSILON,
-            split=options.split,
-            overlap=overlap,
-        )
-        attended = decoding.combine_splits(splits, qkv.dtype, overlap=overlap)
-        output = block.attention.output.weight
-        x, _ = _multiply(attended, output, options.output, residual=x, residual_ids=ids, overlap=overlap)
-        ffn = block.ffn
-        assert isinstance(ffn, PackedSwiGLU | PackedSiLU)
-        gate = SWIGLU if isinstance(ffn, PackedSwiGLU) else SILU
-        hidden, _ = _multiply(x, ffn.up.weight, options.up, second, gate=gate, overlap=overlap)
-        return _multiply(hidden, ffn.down.weight, options.down, residual=x, overlap=overlap)[0]
+    def _embed(self, ids: Int[Tensor, " batch"], options: StepOptions, norm: PackedNorm | None) -> _Stream:
+        """Return the residual stream before the first block; a product of one row gathers the row itself."""
+        assert norm is None or isinstance(norm, PackedRMSNorm)
+        table = self.decoder.embeddings
+        if len(ids) == 1 and options.qkv is not None and options.output is not None:
+            return _Stream(table, norm, ids=ids)
+        if options.qkv is None:
+            return _Stream(table[ids], norm)
+        rows, scaled = decoding_products.embed_rows(table, ids, None if norm is None else norm.gain)
+        return _Stream(rows, norm, scaled=scaled)
+
+
+@dataclass(frozen=True)
+class _Stream:
+    """The residual stream of the newest tokens, and the norm before its next product."""
+
+    rows: Tensor
+    norm: PackedRMSNorm | None
+    ids: Tensor | None = None
+    """If not None, `rows` is the table of embeddings, and the stream is its rows with these ids."""
+    scaled: ScaledRows | None = None
+    """The rows with the gains of the norm, if the kernel that wrote them also wrote these."""
 
 
 def _multiply(
-    x: Tensor,
+    stream: _Stream,
     weight: Tensor,
     tiles: Tiles | None,
-    norm: object = None,
     *,
-    ids: Tensor | None = None,
     gate: int = NO_GATE,
-    residual: Tensor | None = None,
-    residual_ids: Tensor | None = None,
     num_ids: int | None = None,
     overlap: bool,
-) -> tuple[Tensor, LargestLogits | None]:
-    """Return the product of normalised rows with a weight, as `decoding_products.multiply` does."""
-    assert norm is None or isinstance(norm, PackedRMSNorm)
-    gains, eps = (None, 0.0) if norm is None else (norm.gain, norm.eps)
+) -> Product:
+    """Return the product of the normalised stream with a weight, as `decoding_products.multiply` does."""
+    x: Tensor | ScaledRows = stream.rows
+    gains, eps = (None, 0.0) if stream.norm is None else (stream.norm.gain, stream.norm.eps)
     if gains is not None and not (tiles and tiles.rows == 1):
-        x, gains = decoding.rms_norm_rows(x, gains, eps=eps, overlap=overlap), None
+        if tiles and stream.scaled is not None:
+            x = stream.scaled
+        else:
+            x = decoding.rms_norm_rows(stream.rows, gains, eps=eps, overlap=overlap)
+        gains = None
     if tiles is not None:
+        overlap = overlap and stream.ids is None
         return decoding_products.multiply(
             x,
             weight,
             tiles,
-            ids=ids,
+            ids=stream.ids,
             gains=gains,
             eps=eps,
             gate=gate,
-            residual=residual,
-            residual_ids=residual_ids,
             num_ids=num_ids,
             overlap=overlap,
         )
-    product = linear(x, weight) if residual is None else torch.addmm(residual, x, weight.T)
+    assert isinstance(x, Tensor)
+    product = linear(x, weight)
     if gate != NO_GATE:
         product = gate_by_silu(product) if gate == SWIGLU else silu(product)
-    return product, None if num_ids is None else decoding_products.find_largest(product, num_ids)
+    largest = None if num_ids is None else decoding_products.find_largest(product, num_ids)
+    return Product(product, largest, None)
+
+
+def _add_product(
+    stream: _Stream,
+    x: Tensor,
+    weight: Tensor,
+    tiles: Tiles | None,
+    norm: PackedNorm | None,
+    *,
+    overlap: bool,
+) -> _Stream:
+    """Return the stream plus the product of `x` with a weight; `norm` is the norm that follows."""
+    assert norm is None or isinstance(norm, PackedRMSNorm)
+    if tiles is None:
+        return _Stream(torch.addmm(stream.rows, x, weight.T), norm)
+    product = decoding_products.multiply(
+        x,
+        weight,
+        tiles,
+        residual=stream.rows,
+        residual_ids=stream.ids,
+        next_gains=None if norm is None or tiles.rows == 1 else norm.gain,
+        overlap=overlap,
+    )
+    return _Stream(product.rows, norm, scaled=product.scaled)
 
 
 def supports_fused_step(decoder: Decoder) -> bool:

@@ -2,14 +2,14 @@
 
 `attend_and_store` starts from the joined projection of the newest token of every sequence. One launch
 normalises and rotates q and k, and writes the new key and value into the cache. Then it computes a running
-softmax over the positions in use. On other devices, `generate.decoder` computes the same with tensor
-operations.
+softmax over the positions in use. `attend_in_splits` computes the same with more programs: each handles one
+part of the cache (a split), and the last one to end combines the splits. On other devices,
+`generate.decoder` computes the same with tensor operations.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import torch
 import triton
@@ -24,21 +24,6 @@ LOG2E = math.log2(math.e)
 
 SPLIT = 64
 """Positions of the cache in a split; constant, so that the order of additions is the same in every batch."""
-
-
-@dataclass(frozen=True)
-class Splits:
-    """The attention to separate parts of the cache, which is combined when it is used."""
-
-    sums: Tensor
-    """Weighted sums of values in float32, (batch, splits, heads, d_head)."""
-    largest: Tensor
-    """Largest scores, base 2, (batch, splits, heads)."""
-    totals: Tensor
-    """Sums of the weights relative to the largest score, (batch, splits, heads)."""
-    positions: Tensor
-    size: int
-    """Positions of the cache in a split."""
 
 
 @triton.jit
@@ -105,30 +90,44 @@ def _attend(
 
 
 @triton.jit
+def _combine_splits(sums, largest, totals, used, num_heads, D: tl.constexpr, SPLITS: tl.constexpr):
+    """Return the attention of one head of a sequence, which uses `used` splits."""
+    splits, columns = tl.arange(0, SPLITS), tl.arange(0, D)
+    mask, at = splits < used, splits * num_heads
+    tops = tl.load(largest + at, mask=mask, other=float("-inf"), cache_modifier=".cg")
+    weights = tl.load(totals + at, mask=mask, other=0.0, cache_modifier=".cg")
+    at_sum = at[:, None] * D + columns[None, :]
+    parts = tl.load(sums + at_sum, mask=mask[:, None], other=0.0, cache_modifier=".cg")
+    scales = tl.exp2(tops - tl.max(tops, 0))
+    return tl.sum(parts * scales[:, None], 0) / tl.sum(weights * scales, 0)
+
+
+@triton.jit
 def _attend_split(
-    qkv, gains, cos, sin, keys, values, positions, sums, largest, totals,
-    num_heads, kv_heads, capacity, scale, eps, NORM: tl.constexpr, ROTATE: tl.constexpr,
-    D: tl.constexpr, GROUP: tl.constexpr, SPLIT: tl.constexpr, OVERLAP: tl.constexpr,
+    qkv, gains, cos, sin, keys, values, positions, sums, largest, totals, arrivals, out,
+    num_heads, kv_heads, capacity, scale, eps, NORM: tl.constexpr, ROTATE: tl.constexpr, D: tl.constexpr,
+    GROUP: tl.constexpr, SPLIT: tl.constexpr, SPLITS: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """Compute the attention of the query heads of one key/value head to `SPLIT` positions of one sequence.
 
-    The split of the new token stores its key and value.
+    The split of the new token stores its key and value. The last program of these heads to arrive combines
+    their splits. Which program that is does not change the order of additions.
     """
-    split, kv_head, row = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    split, kv_head, row = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
     columns = tl.arange(0, D)
     if OVERLAP:
         gdc_launch_dependents()
     position = tl.load(positions + row)
     places = split * SPLIT + tl.arange(0, SPLIT)
     if split * SPLIT <= position:
-        first_position = (row.to(tl.int64) * kv_heads + kv_head) * capacity * D
+        first_position = (row * kv_heads + kv_head) * capacity * D
         at = first_position + places[:, None] * D + columns[None, :]
         is_old = (places < position)[:, None]
         k_block = tl.load(keys + at, mask=is_old, other=0.0)
         v_block = tl.load(values + at, mask=is_old, other=0.0)
         if OVERLAP:
             gdc_wait()
-        qkv += row.to(tl.int64) * (num_heads + 2 * kv_heads) * D
+        qkv += row * (num_heads + 2 * kv_heads) * D
         at_k = num_heads + kv_head
         k = _load_head(qkv + at_k * D, gains + at_k * D, cos, sin, position, eps, NORM, ROTATE, D)
         k = k.to(keys.dtype.element_ty)
@@ -139,6 +138,7 @@ def _attend_split(
         is_new = (places == position)[:, None]
         k_block = tl.where(is_new, k[None, :], k_block).to(tl.float32)
         v_block = tl.where(is_new, v[None, :], v_block).to(tl.float32)
+        first_part = row * tl.num_programs(0) * num_heads + kv_head * GROUP
         for number in tl.static_range(GROUP):
             head = kv_head * GROUP + number
             q = _load_head(qkv + head * D, gains + head * D, cos, sin, position, eps, NORM, ROTATE, D)
@@ -146,47 +146,23 @@ def _attend_split(
             scores = tl.where(places <= position, tl.sum(k_block * q[None, :], 1), float("-inf"))
             top = tl.max(scores, 0)
             p = tl.exp2(scores - top)
-            part = (row.to(tl.int64) * tl.num_programs(0) + split) * num_heads + head
+            part = first_part + split * num_heads + number
             tl.store(largest + part, top)
             tl.store(totals + part, tl.sum(p, 0))
             tl.store(sums + part * D + columns, tl.sum(p[:, None] * v_block, 0))
-
-
-@triton.jit
-def combine_heads(
-    sums, largest, totals, used, count, num_heads, H: tl.constexpr, D: tl.constexpr, SPLITS: tl.constexpr
-):
-    """Return the attention of `count` of the heads of a sequence, which uses `used` splits: (H, D)."""
-    splits, heads = tl.arange(0, SPLITS), tl.arange(0, H)
-    mask = (splits < used)[:, None] & (heads < count)[None, :]
-    at = splits[:, None] * num_heads + heads[None, :]
-    tops = tl.load(largest + at, mask=mask, other=float("-inf"))
-    weights = tl.load(totals + at, mask=mask, other=0.0)
-    columns = tl.arange(0, D)
-    parts = tl.load(sums + at[:, :, None] * D + columns[None, None, :], mask=mask[:, :, None], other=0.0)
-    top = tl.where(heads < count, tl.max(tops, 0), 0.0)
-    scales = tl.exp2(tops - top[None, :])
-    total = tl.where(heads < count, tl.sum(weights * scales, 0), 1.0)
-    return tl.sum(parts * scales[:, :, None], 0) / total[:, None]
-
-
-@triton.jit
-def _combine_splits(
-    sums, largest, totals, positions, out, num_heads, num_splits,
-    D: tl.constexpr, SPLIT: tl.constexpr, SPLITS: tl.constexpr, OVERLAP: tl.constexpr,
-):  # fmt: skip
-    """Combine the splits of one head of one sequence."""
-    row, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    if OVERLAP:
-        gdc_launch_dependents()
-        gdc_wait()
-    used = tl.load(positions + row) // SPLIT + 1
-    first = row * num_splits * num_heads + head
-    attended = combine_heads(
-        sums + first * D, largest + first, totals + first, used, 1, num_heads, 1, D, SPLITS
-    )
-    at = (row * num_heads + head) * D + tl.arange(0, D)
-    tl.store(out + at, tl.reshape(attended, (D,)).to(out.dtype.element_ty))
+        # A sequence that is not in use may be longer than the part of the cache that is read.
+        used = tl.minimum(position // SPLIT + 1, tl.num_programs(0))
+        arrivals += row * kv_heads + kv_head
+        tl.debug_barrier()  # all threads have stored their parts before one thread counts the arrival
+        if tl.atomic_add(arrivals, 1, sem="acq_rel") == used - 1:
+            tl.store(arrivals, 0)
+            for number in tl.static_range(GROUP):
+                part = first_part + number
+                attended = _combine_splits(
+                    sums + part * D, largest + part, totals + part, used, num_heads, D, SPLITS
+                )
+                at_out = (row * num_heads + kv_head * GROUP + number) * D + columns
+                tl.store(out + at_out, attended.to(out.dtype.element_ty))
 
 
 @triton.jit
@@ -252,41 +228,37 @@ def attend_in_splits(
     keys: Tensor,
     values: Tensor,
     positions: Tensor,
+    arrivals: Tensor,
     *,
     eps: float,
+    num_positions: int | None = None,
     split: int = SPLIT,
     overlap: bool = False,
-) -> Splits:
-    """Write one new token of every sequence into the cache, and return its attention to each split.
+) -> Tensor:
+    """Write one new token of every sequence into the cache, and return its attention.
 
     It has the arguments of `attend_and_store`, and one program for each split, sequence and key/value head.
+    `arrivals`, (batch, kv_heads) in int32, counts the programs that have ended. It must be 0, and is 0 again
+    afterwards. Sequences use at most `num_positions` positions, the new token included (default: the
+    capacity); the number does not change the bits of the result.
 
     With `overlap`, the kernel may start before the one that computes `qkv` has ended; `positions` and the
     cache must have been written before that kernel started.
     """
     batch_size, kv_heads, capacity, d_head = keys.shape
     num_heads = qkv.shape[-1] // d_head - 2 * kv_heads
-    num_splits = triton.cdiv(capacity, split)
+    num_splits = triton.cdiv(capacity if num_positions is None else num_positions, split)
+    max_splits = triton.next_power_of_2(triton.cdiv(capacity, split))
     cos, sin = (qkv, qkv) if angles is None else angles
     shape, device = (batch_size, num_splits, num_heads), qkv.device
     sums = torch.empty(*shape, d_head, device=device)
     largest, totals = torch.empty(shape, device=device), torch.empty(shape, device=device)
+    out = torch.empty(batch_size, num_heads * d_head, device=device, dtype=qkv.dtype)
     _attend_split[(num_splits, kv_heads, batch_size)](
         qkv, qkv if gains is None else gains, cos, sin, keys, values, positions, sums, largest, totals,
-        num_heads, kv_heads, capacity, LOG2E / math.sqrt(d_head), eps, NORM=gains is not None,
-        ROTATE=angles is not None, D=d_head, GROUP=num_heads // kv_heads, SPLIT=split, OVERLAP=overlap,
-        num_warps=2, **({"launch_pdl": True} if overlap else {}),
-    )  # fmt: skip
-    return Splits(sums, largest, totals, positions, split)
-
-
-def combine_splits(splits: Splits, dtype: torch.dtype, *, overlap: bool = False) -> Tensor:
-    """Return the attention, (batch, heads·d_head)."""
-    batch_size, num_splits, num_heads, d_head = splits.sums.shape
-    out = torch.empty(batch_size, num_heads * d_head, device=splits.sums.device, dtype=dtype)
-    _combine_splits[(batch_size, num_heads)](
-        splits.sums, splits.largest, splits.totals, splits.positions, out, num_heads, num_splits, D=d_head,
-        SPLIT=splits.size, SPLITS=triton.next_power_of_2(num_splits), OVERLAP=overlap,
-        num_warps=1, **({"launch_pdl": True} if overlap else {}),
+        arrivals, out, num_heads, kv_heads, capacity, LOG2E / math.sqrt(d_head), eps,
+        NORM=gains is not None, ROTATE=angles is not None, D=d_head, GROUP=num_heads // kv_heads, SPLIT=split,
+        SPLITS=max_splits, OVERLAP=overlap, num_warps=2,
+        **({"launch_pdl": True} if overlap else {}),
     )  # fmt: skip
     return out

@@ -3,15 +3,19 @@
 A product with few rows is bound by reading its weights. `multiply` therefore includes what would be a kernel
 of its own: before the product of one row the embedding and the norm, after it the gate, the residual, or the
 largest logit of each tile. In `_multiply_row`, for one row, each program reduces a few rows of the weight in
-registers. `_multiply_rows` uses the matrix units. It has no norm, which would double the time of its loop.
+registers. `_multiply_rows` uses the matrix units. A norm in its loop would double the time of the loop.
+The kernel that writes the rows therefore also writes them times the gains, and sums of their squares
+(`ScaledRows`). The product of these rows only has to be divided by their root mean square.
 
 With `overlap` (programmatic dependent launch), a kernel starts while the one before it still runs. Until
-`gdc_wait` returns, it may only read what earlier steps wrote, such as weights.
+`gdc_wait` returns, it may only read what earlier steps wrote, such as weights. So it first reads its weights,
+or copies them into the L2 cache.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 import triton
@@ -43,6 +47,25 @@ class LargestLogits:
 
     values: Tensor
     ids: Tensor
+
+
+@dataclass(frozen=True)
+class ScaledRows:
+    """Rows whose product, divided by the root mean square, is the product of the normalised rows."""
+
+    rows: Tensor
+    """The rows of the residual stream times the gains of the norm."""
+    squares: Tensor
+    """Sums of squares of parts of each row, without the gains: (rows, parts)."""
+
+
+class Product(NamedTuple):
+    """The result of `multiply`."""
+
+    rows: Tensor
+    largest: LargestLogits | None
+    scaled: ScaledRows | None
+    """The rows with the gains of the next norm."""
 
 
 @triton.jit
@@ -124,25 +147,84 @@ def _multiply_row(
 
 
 @triton.jit
+def _embed_rows(
+    table,
+    ids,
+    gains,
+    out,
+    scaled,
+    squares,
+    vocab_size,
+    K: tl.constexpr,
+    BLOCK: tl.constexpr,
+    NEXT: tl.constexpr,
+):
+    """Gather one row of the embeddings, and scale it for the norm that follows."""
+    row = tl.program_id(0).to(tl.int64)
+    columns = tl.arange(0, BLOCK)
+    mask = columns < K
+    values = tl.load(table + _embedding_row(ids, row, vocab_size) * K + columns, mask=mask, other=0.0)
+    tl.store(out + row * K + columns, values, mask=mask)
+    if NEXT:
+        values = values.to(tl.float32)
+        gain = tl.load(gains + columns, mask=mask, other=0.0).to(tl.float32)
+        tl.store(scaled + row * K + columns, (values * gain).to(scaled.dtype.element_ty), mask=mask)
+        tl.store(squares + row, tl.sum(values * values, 0))
+
+
+@triton.jit
+def _prefetch(weight, outputs, num_outputs, K: tl.constexpr, BLOCK_K: tl.constexpr):
+    """Start to copy the rows `outputs` of a weight into the L2 cache, a cache line at a time."""
+    LINE: tl.constexpr = 128 // (weight.dtype.element_ty.primitive_bitwidth // 8)
+    LINES: tl.constexpr = BLOCK_K // LINE if BLOCK_K > LINE else 1
+    lines = tl.arange(0, LINES) * LINE
+    for first in tl.static_range(0, K, BLOCK_K):
+        places = tl.minimum(outputs, num_outputs - 1).to(tl.int64)[:, None] * K
+        places += tl.minimum(first + lines, K - 1)[None, :]
+        tl.inline_asm_elementwise(
+            "prefetch.global.L2 [$1]; mov.b32 $0, 0;", "=r,l", [weight + places], tl.int32, False, 1
+        )
+
+
+@triton.jit
 def _multiply_rows(
-    x, weight, residual, out, tile_values, tile_ids, num_rows, num_outputs, num_ids,
-    K: tl.constexpr, GATE: tl.constexpr, ADD: tl.constexpr, ARGMAX: tl.constexpr,
-    ROWS: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, OVERLAP: tl.constexpr,
+    x, squares, weight, residual, out, tile_values, tile_ids, next_gains, next_scaled, next_squares,
+    num_rows, num_outputs, num_ids, num_squares, eps,
+    K: tl.constexpr, GATE: tl.constexpr, ADD: tl.constexpr, ARGMAX: tl.constexpr, NEXT: tl.constexpr,
+    SQUARES: tl.constexpr, ROWS: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    """Multiply `ROWS` rows by `BLOCK_N` rows of the weight on the matrix units."""
+    """Multiply `ROWS` rows by `BLOCK_N` rows of the weight on the matrix units.
+
+    With `SQUARES` > 0, `x` and `squares` are those of `ScaledRows`; `SQUARES` is not less than the parts.
+    """
     tile = tl.program_id(0)
     outputs = tile * BLOCK_N + tl.arange(0, BLOCK_N)
     rows = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     columns = tl.arange(0, BLOCK_K)
     is_output, is_row = outputs < num_outputs, rows < num_rows
+    up = weight + num_outputs.to(tl.int64) * K
     if OVERLAP:
         gdc_launch_dependents()
+        _prefetch(weight, outputs, num_outputs, K, BLOCK_K)
+        if GATE == 2:
+            _prefetch(up, outputs, num_outputs, K, BLOCK_K)
         gdc_wait()
+    # What is only used after the loop is loaded before it, so that the loads run at the same time.
+    mask = is_row[:, None] & is_output[None, :]
+    out_at = rows.to(tl.int64)[:, None] * num_outputs + outputs[None, :]
+    if SQUARES > 0:
+        parts = tl.arange(0, SQUARES)
+        is_part = is_row[:, None] & (parts < num_squares)[None, :]
+        sums = tl.load(squares + rows[:, None] * num_squares + parts[None, :], mask=is_part, other=0.0)
+    if ADD != 0:
+        added = tl.load(residual + out_at, mask=mask, other=0.0).to(tl.float32)
+    if NEXT:
+        gain = tl.load(next_gains + outputs, mask=is_output, other=0.0).to(tl.float32)
     x_at = rows.to(tl.int64)[:, None] * K + columns[None, :]
     w_at = outputs.to(tl.int64)[None, :] * K + columns[:, None]
     product = tl.zeros([ROWS, BLOCK_N], tl.float32)
     other = tl.zeros([ROWS, BLOCK_N], tl.float32)
-    up = weight + num_outputs.to(tl.int64) * K
     for first in range(0, K, BLOCK_K):
         is_input = first + columns < K
         part = tl.load(x + x_at + first, mask=is_row[:, None] & is_input[None, :], other=0.0)
@@ -151,13 +233,20 @@ def _multiply_rows(
         if GATE == 2:
             w_up = tl.load(up + w_at + first, mask=is_input[:, None] & is_output[None, :], other=0.0)
             other = tl.dot(part, w_up, other, input_precision="ieee")
+    if SQUARES > 0:
+        inverse_rms = tl.rsqrt(tl.sum(sums, 1) / K + eps)[:, None]
+        product *= inverse_rms
+        if GATE == 2:
+            other *= inverse_rms
     product = _apply_gate(product, other, GATE)
-    mask = is_row[:, None] & is_output[None, :]
-    out_at = rows.to(tl.int64)[:, None] * num_outputs + outputs[None, :]
     if ADD != 0:
-        product += tl.load(residual + out_at, mask=mask, other=0.0).to(tl.float32)
+        product += added
     rounded = product.to(out.dtype.element_ty)
     tl.store(out + out_at, rounded, mask=mask)
+    if NEXT:
+        values = rounded.to(tl.float32)
+        tl.store(next_scaled + out_at, (values * gain[None, :]).to(next_scaled.dtype.element_ty), mask=mask)
+        tl.store(next_squares + rows * tl.num_programs(0) + tile, tl.sum(values * values, 1), mask=is_row)
     if ARGMAX:
         values = tl.where((outputs < num_ids)[None, :], rounded.to(tl.float32), float("-inf"))
         values = tl.where(values == values, values, float("inf"))
@@ -212,8 +301,20 @@ def _choose_largest(
     advance_row(row, id, ids, positions, num_chosen, chosen, capacity, num_columns, STORE)
 
 
+def embed_rows(table: Tensor, ids: Tensor, next_gains: Tensor | None) -> tuple[Tensor, ScaledRows | None]:
+    """Return rows of a table; with the gains of the norm that follows, also the rows scaled for it."""
+    num_rows, width = len(ids), table.shape[1]
+    out = torch.empty(num_rows, width, device=table.device, dtype=table.dtype)
+    scaled = None if next_gains is None else _new_scaled(out, num_tiles=1)
+    _embed_rows[(num_rows,)](
+        table, ids, out if next_gains is None else next_gains, out, *_tensors_of(scaled, out), len(table),
+        K=width, BLOCK=triton.next_power_of_2(width), NEXT=scaled is not None, num_warps=4,
+    )  # fmt: skip
+    return out, scaled
+
+
 def multiply(
-    x: Tensor,
+    x: Tensor | ScaledRows,
     weight: Tensor,
     tiles: Tiles,
     *,
@@ -223,20 +324,26 @@ def multiply(
     gate: int = NO_GATE,
     residual: Tensor | None = None,
     residual_ids: Tensor | None = None,
+    next_gains: Tensor | None = None,
     num_ids: int | None = None,
     overlap: bool = False,
-) -> tuple[Tensor, LargestLogits | None]:
+) -> Product:
     """Return `x` Wᵀ of contiguous rows, and with `num_ids` the largest logit of each tile below that id.
 
-    `gate` applies SiLU to the result, or SwiGLU to the halves of the weight. Three arguments require one row.
-    With `ids`, it is a row of the table `x`, and with `residual_ids` the residual is one of the table
-    `residual`. With `gains`, the row is normalised first.
+    `gate` applies SiLU to the result, or SwiGLU to the halves of the weight. `ScaledRows` are normalised with
+    `eps`.
+
+    Three arguments require one row. With `ids`, it is a row of the table `x`, and with `residual_ids` the
+    residual is one of the table `residual`. With `gains`, the row is normalised first. `next_gains` requires
+    tiles of several rows: the product is also returned with the gains of the norm that follows.
     """
-    num_rows, d_in = len(x) if ids is None else len(ids), x.shape[1]
-    d_out, device = len(weight) // 2 if gate == SWIGLU else len(weight), x.device
+    source = x.rows if isinstance(x, ScaledRows) else x
+    num_rows, d_in = len(source) if ids is None else len(ids), source.shape[1]
+    d_out, device = len(weight) // 2 if gate == SWIGLU else len(weight), weight.device
     out = torch.empty(num_rows, d_out, device=device, dtype=weight.dtype)
     num_tiles = triton.cdiv(d_out, tiles.outputs)
     largest = None if num_ids is None else _new_largest(num_rows, num_tiles, device)
+    scaled = None if next_gains is None else _new_scaled(out, num_tiles)
     shared = (
         weight, residual if residual is not None else out, out, largest.values if largest else out,
         largest.ids if largest else out,
@@ -255,18 +362,38 @@ def multiply(
     }
     if tiles.rows == 1:
         assert num_rows == 1
+        assert scaled is None, "tiles of one row normalise the row themselves"
+        assert isinstance(x, Tensor)
         index = ids if ids is not None else residual_ids
         table = x if ids is not None else residual
         vocab_size = 0 if index is None or table is None else len(table)
         _multiply_row[(num_tiles,)](
-            x, out if index is None else index, out if gains is None else gains, *shared,
+            x, x if index is None else index, x if gains is None else gains, *shared,
             d_out, num_ids or 0, vocab_size, eps, EMBED=ids is not None, NORM=gains is not None, **flags,
         )  # fmt: skip
     else:
         assert ids is gains is residual_ids is None, "only a product of one row gathers and normalises"
+        squares = x.squares if isinstance(x, ScaledRows) else None
         grid = num_tiles, triton.cdiv(num_rows, tiles.rows)
-        _multiply_rows[grid](x, *shared, num_rows, d_out, num_ids or 0, ROWS=tiles.rows, **flags)
-    return out, largest
+        _multiply_rows[grid](
+            source, source if squares is None else squares, *shared,
+            out if next_gains is None else next_gains, *_tensors_of(scaled, out),
+            num_rows, d_out, num_ids or 0, 0 if squares is None else squares.shape[1], eps,
+            NEXT=scaled is not None,
+            SQUARES=0 if squares is None else triton.next_power_of_2(squares.shape[1]),
+            ROWS=tiles.rows, **flags,
+        )  # fmt: skip
+    return Product(out, largest, scaled)
+
+
+def _new_scaled(rows: Tensor, num_tiles: int) -> ScaledRows:
+    squares = torch.empty(len(rows), num_tiles, device=rows.device)
+    return ScaledRows(torch.empty_like(rows), squares)
+
+
+def _tensors_of(scaled: ScaledRows | None, unused: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the arguments of a kernel that writes scaled rows if there are any."""
+    return (unused, unused) if scaled is None else (scaled.rows, scaled.squares)
 
 
 def _new_largest(num_rows: int, num_tiles: int, device: torch.device) -> LargestLogits:
