@@ -145,7 +145,7 @@ def check_ids(shape: str) -> dict[str, Any]:
 def measure_rows(arguments: argparse.Namespace) -> Rows:
     """Compare the ids of requests alone and among others in the engine."""
     on_gpu = arguments.device == "cuda"
-    num_slots, num_new, longest = (256, 60, 40) if on_gpu else (3, 2, 9)
+    num_slots, num_new, longest = (256, 60, 90) if on_gpu else (3, 2, 9)
     precision = "bf16" if on_gpu else "fp32"
 
     def measure() -> dict[str, Any]:
@@ -155,9 +155,11 @@ def measure_rows(arguments: argparse.Namespace) -> Rows:
         try:
             for name, sampling in SAMPLINGS.items():
                 make = functools.partial(make_request, sampling=sampling, num_new=num_new, longest=longest)
-                alone = [runner.run([make(number)])[0] for number in range(4)]
-                among = runner.run([make(number) for number in range(num_slots)])
-                result[name] = alone[: len(among)] == among[:4] and all(map(len, among))
+                # Twice as many requests as slots: half of them take a slot that another one has left.
+                compared = [number + half for half in (0, num_slots) for number in range(min(4, num_slots))]
+                alone = [runner.run([make(number)])[0] for number in compared]
+                among = runner.run([make(number) for number in range(2 * num_slots)])
+                result[name] = alone == [among[number] for number in compared] and all(map(len, among))
         finally:
             runner.engine.stop()
         return result
@@ -173,6 +175,7 @@ def make_request(number: int, *, sampling: SamplingConfig, num_new: int, longest
 
     torch.manual_seed(number)
     prompt = torch.randint(TINY.vocab_size, (1 + number * 37 % 90 % longest,)).tolist()
+    num_new = 1 + number * 7 % num_new
     return Job(prompt, dataclasses.replace(sampling, max_new_tokens=num_new, seed=number))
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import torch
-from jaxtyping import Int
 from torch import Tensor
 
 from bytewright.generate.decoder import Decoder
 from bytewright.generate.row_sampling import RowSettings, SamplingKind, choose_by_row, kind_of
 from bytewright.generate.sampling import SamplingConfig, choose_tokens, draw_uniforms
+from bytewright.generate.transfer import send
 from bytewright.model import kernels
 from bytewright.model.cuda_graph import CudaGraphFunction, capture_after_run
 
@@ -21,24 +21,6 @@ MAX_CAPTURED_TOKENS = 4096
 kernels do not count."""
 PROMPT_MULTIPLE = 16
 """On a GPU, prompts are padded to a multiple of this number of tokens, so that calls share graphs."""
-
-
-def fetch(ids: Int[Tensor, "rows steps"]) -> Callable[[], list[list[int]]]:
-    """Start to copy ids to the host; return a function that waits for them."""
-    if not ids.is_cuda:
-        found: list[list[int]] = ids.tolist()
-        return lambda: found
-    on_host = torch.empty(ids.shape, dtype=ids.dtype, pin_memory=True)
-    on_host.copy_(ids, non_blocking=True)
-    ready = torch.cuda.Event()  # type: ignore[no-untyped-call]
-    ready.record()
-
-    def wait() -> list[list[int]]:
-        ready.synchronize()
-        found: list[list[int]] = on_host.tolist()
-        return found
-
-    return wait
 
 
 class DeviceSteps:
@@ -84,10 +66,10 @@ class DeviceSteps:
         if self.sampling.temperature > 0:
             rows = range(first_row, first_row + len(prompts))
             uniforms = [draw_uniforms(seed, row, max_steps) for row in rows]
-            self.uniforms[:, :max_steps] = torch.stack(uniforms).to(self.decoder.device)
-        self.positions.copy_(torch.tensor(lengths))
+            self.uniforms[:, :max_steps] = send(torch.stack(uniforms), self.decoder.device)
+        self.positions.copy_(send(torch.tensor(lengths), self.decoder.device))
         self.num_chosen.zero_()
-        self._reader(padded)(padded.to(self.decoder.device))
+        self._reader(padded)(send(padded, self.decoder.device))
         self.num_done = 1
 
     def _reader(self, padded: Tensor) -> Callable[[Tensor], object]:

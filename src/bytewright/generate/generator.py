@@ -22,10 +22,11 @@ import torch
 from torch import Tensor
 
 from bytewright.generate.decoder import Decoder
-from bytewright.generate.device_steps import MAX_GRAPHS, DeviceSteps, fetch
+from bytewright.generate.device_steps import MAX_GRAPHS, DeviceSteps
 from bytewright.generate.model_check import list_users_classes, reason_against_cache
 from bytewright.generate.reference import Completion, check_prompts, find_reason
 from bytewright.generate.sampling import SamplingConfig, check_chosen, choose_tokens, draw_uniforms
+from bytewright.generate.transfer import fetch
 from bytewright.model import ModelConfig, TransformerLM
 
 STEPS_BETWEEN_CHECKS = 16

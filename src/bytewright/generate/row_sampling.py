@@ -19,6 +19,7 @@ from torch import Tensor
 
 from bytewright.errors import UsageError
 from bytewright.generate.sampling import MIN_TEMPERATURE, NO_TOKEN, SamplingConfig, draw
+from bytewright.generate.transfer import send
 from bytewright.model import kernels
 from bytewright.model.layers import at_least_float32
 
@@ -84,15 +85,15 @@ class RowSettings:
 
     def write(self, rows: Int[Tensor, " chosen"], configs: Sequence[SamplingConfig]) -> None:
         """Write the settings of some rows."""
-        device = rows.device
-        top_k = [NO_LIMIT if config.top_k is None else min(config.top_k, NO_LIMIT) for config in configs]
-        self.top_k[rows] = torch.tensor(top_k, device=device)
-        for tensor, values in (
-            (self.temperature, [config.temperature for config in configs]),
-            (self.top_p, [config.top_p for config in configs]),
-            (self.min_p, [config.min_p for config in configs]),
-        ):
-            tensor[rows] = torch.tensor(values, dtype=torch.float64, device=device)
+        limits = [NO_LIMIT if config.top_k is None else min(config.top_k, NO_LIMIT) for config in configs]
+        values = [
+            (config.temperature, config.top_p, config.min_p, limit)
+            for config, limit in zip(configs, limits, strict=True)
+        ]
+        columns = send(torch.tensor(values, dtype=torch.float64), rows.device).unbind(dim=1)
+        for tensor, column in zip((self.temperature, self.top_p, self.min_p), columns, strict=False):
+            tensor[rows] = column
+        self.top_k[rows] = columns[3].long()  # exact: a limit above 2⁵³ keeps all tokens anyway
 
     def at(self, rows: Int[Tensor, " chosen"]) -> RowSettings:
         """Return the settings of some rows."""

@@ -4,12 +4,14 @@ Each slot has one row of the key/value cache and its own sampling settings. `rea
 prompts, `start` chooses their first tokens, and `launch` steps all slots. What happens in one slot never
 changes the bits of another:
 
-- A chunk of a prompt has a shape that depends on the prompt only (on a GPU, always the same shape).
+- A chunk of a prompt has a shape that depends on the prompt only. A GPU reads first chunks in one shape and
+  all others in another one.
 - A step has the full shape, all slots and the whole context, or a smaller one. When the batch is created,
   `_find_equal_shapes` runs random tokens in every smaller shape. Shapes that change a bit are never used:
   matrix libraries select their algorithm, and so the order of additions, by shape.
 
-On a GPU a step is a captured CUDA graph of the full shape, and so is the reading of a chunk.
+On a GPU a step of all slots is a captured CUDA graph, and so is the reading of chunks. Kernels attend to the
+part of the cache that is in use, which does not change their bits. The host never waits for a copy.
 """
 
 from __future__ import annotations
@@ -18,19 +20,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from bytewright.generate.decoder import Decoder, KeyValueCache
-from bytewright.generate.device_steps import fetch
 from bytewright.generate.row_sampling import RowSettings, SamplingKind, choose_by_row, kind_of
 from bytewright.generate.sampling import SamplingConfig, draw_uniforms
+from bytewright.generate.transfer import fetch, send
 from bytewright.model.cuda_graph import CudaGraphFunction, capture_after_run
 
 CHUNK_TOKENS = 64
 """The largest number of tokens of a prompt that are read between two steps."""
+FIRST_CHUNK_ROWS = 32
+"""On a GPU, the number of prompts whose first chunks are read at the same time."""
 CHUNK_ROWS = 16
-"""On a GPU, the number of prompts that are read at the same time."""
+"""The same for later chunks, which also read the cache."""
 FEWEST_POSITIONS = 64
 """The smallest number of cache positions that a step reads; the others are its doubles, up to the context."""
 
@@ -43,6 +47,16 @@ class PromptChunk:
     start: int
     """The position of the first of `ids` in the prompt."""
     ids: Sequence[int]
+
+
+@dataclass(frozen=True)
+class ReadChunks:
+    """The hidden states of chunks that were read."""
+
+    hidden: Float[Tensor, "chunks seq d_model"]
+    """Those of all tokens; on a GPU followed by padding."""
+    last: Float[Tensor, "chunks d_model"]
+    """Those of the last token of each chunk."""
 
 
 @dataclass(frozen=True)
@@ -86,59 +100,88 @@ class SlotBatch:
         self.num_chosen = torch.zeros(num_slots, dtype=torch.long, device=device)
         """How many tokens each sequence has chosen: the index of its next uniform number."""
         self._views = {num_slots: self.cache.first(num_slots)}
-        self._graphs: dict[SamplingKind, tuple[torch.cuda.CUDAGraph, Tensor]] = {}
-        self._read_captured: CudaGraphFunction | None = None
+        self._graphs: dict[tuple[SamplingKind, int, int], tuple[torch.cuda.CUDAGraph, Tensor, Tensor]] = {}
+        self._readers: dict[bool, Callable[..., tuple[Tensor, ...]]] = {
+            True: self._read_first_chunks,
+            False: self._read_later_chunks,
+        }
+        if self.is_captured:
+            self._readers = {is_first: CudaGraphFunction(read) for is_first, read in self._readers.items()}
+        self._released: set[int] = set()
         self._shapes: set[tuple[int, int]] = set()
         if not self.is_on_gpu:
             self._find_equal_shapes()
         self.has_equal_rows = self._compare_rows()
         """Whether a token has the same bits in every slot."""
 
+    @property
+    def ignores_leftovers(self) -> bool:
+        """Whether attention never loads positions that a sequence does not use, whatever their values are."""
+        return self.decoder.fused_step is not None
+
     def clear(self, slot: int) -> None:
         """Remove values that may not be finite from a slot whose sequence failed or was cancelled."""
-        self.cache.clear(slot)
+        if not self.ignores_leftovers:
+            self.cache.clear(slot)
 
     def release(self, slot: int) -> None:
         """Mark a slot as unused; steps still compute it, until `read` and `start` prepare it again."""
-        self.ids[slot] = self._idle_id
-        self.positions[slot] = 0
+        self._released.add(slot)
 
-    @property
-    def chunk_rows(self) -> int:
-        """The number of chunks that one call of `read` accepts."""
-        return CHUNK_ROWS if self.is_on_gpu else 1
+    def _reset_released(self) -> None:
+        if self._released:
+            slots = send(torch.tensor(sorted(self._released)), self.decoder.device)
+            self.ids.index_fill_(0, slots, self._idle_id)
+            self.positions.index_fill_(0, slots, 0)
+            self._released.clear()
 
-    def read(self, chunks: Sequence[PromptChunk]) -> Float[Tensor, "chunks seq d_model"]:
-        """Read one chunk of each of up to `chunk_rows` prompts; return the hidden states of their tokens."""
-        device = self.decoder.device
+    def chunk_rows(self, *, is_first: bool) -> int:
+        """Return the number of chunks that one call of `read` accepts."""
+        if not self.is_on_gpu:
+            return 1
+        return FIRST_CHUNK_ROWS if is_first else CHUNK_ROWS
+
+    def read(self, chunks: Sequence[PromptChunk]) -> ReadChunks:
+        """Read one chunk of each of up to `chunk_rows` prompts.
+
+        On a GPU, either all chunks are the first of their prompts, or none is.
+        """
+        self._reset_released()
         if not self.is_on_gpu:
             (chunk,) = chunks
             end = chunk.start + len(chunk.ids)
             rows, starts = torch.tensor([chunk.slot]), torch.tensor([chunk.start])
             self.positions[chunk.slot] = end % self.capacity
-            return self.decoder.read_chunk(self.cache, rows, torch.tensor([list(chunk.ids)]), starts, end)
-        padded = torch.zeros(CHUNK_ROWS, CHUNK_TOKENS, dtype=torch.long)
-        rows = torch.full((CHUNK_ROWS,), self.num_slots)
-        starts = torch.zeros(CHUNK_ROWS, dtype=torch.long)
-        for number, chunk in enumerate(chunks):
-            rows[number], starts[number] = chunk.slot, chunk.start
-            # Padded with a token of the prompt itself: another token may have values that are not finite.
-            padded[number] = chunk.ids[-1]
-            padded[number, : len(chunk.ids)] = torch.tensor(list(chunk.ids))
-        ends = torch.tensor([(chunk.start + len(chunk.ids)) % self.capacity for chunk in chunks])
-        self.positions[rows[: len(chunks)].to(device)] = ends.to(device)
-        hidden = self._read_chunk(rows.to(device), padded.to(device), starts.to(device))
-        return hidden[: len(chunks)]
+            hidden = self.decoder.read_chunk(self.cache, rows, torch.tensor([list(chunk.ids)]), starts, end)
+            return ReadChunks(hidden, hidden[:, -1])
+        num_chunks, is_first = len(chunks), chunks[0].start == 0
+        width = min(CHUNK_TOKENS, self.capacity)
+        values = [self._describe_chunk(chunk, width) for chunk in chunks]
+        unused = [self.num_slots, *[0] * (width + 3)]
+        values += [unused] * (self.chunk_rows(is_first=is_first) - num_chunks)
+        packed = send(torch.tensor(values), self.decoder.device)
+        rows, ends = packed[:num_chunks, 0], packed[:num_chunks, 1]
+        self.positions.index_copy_(0, rows, ends)
+        hidden, last = self._readers[is_first](packed)
+        return ReadChunks(hidden[:num_chunks], last[:num_chunks])
 
-    def _read_chunk(self, rows: Tensor, ids: Tensor, starts: Tensor) -> Tensor:
-        """Read chunks of the only shape that a GPU reads; its kernels are captured."""
-        if not self.is_captured:
-            return self.decoder.read_chunk(self.cache, rows, ids, starts)
-        if self._read_captured is None:
-            self._read_captured = CudaGraphFunction(
-                lambda *chunk: (self.decoder.read_chunk(self.cache, *chunk),)
-            )
-        return self._read_captured(rows, ids, starts)[0]
+    def _describe_chunk(self, chunk: PromptChunk, width: int) -> list[int]:
+        """Return the slot of a chunk, the position after it, its start, the index of its last token, its ids.
+
+        The ids are padded with one of their own: another token may have values that are not finite.
+        """
+        num_ids = len(chunk.ids)
+        end = (chunk.start + num_ids) % self.capacity
+        padding = [chunk.ids[-1]] * (width - num_ids)
+        return [chunk.slot, end, chunk.start, num_ids - 1, *chunk.ids, *padding]
+
+    def _read_first_chunks(self, packed: Tensor) -> tuple[Tensor, Tensor]:
+        hidden = self.decoder.read_first_chunk(self.cache, packed[:, 0], packed[:, 4:])
+        return hidden, _take_last(hidden, packed[:, 3])
+
+    def _read_later_chunks(self, packed: Tensor) -> tuple[Tensor, Tensor]:
+        hidden = self.decoder.read_chunk(self.cache, packed[:, 0], packed[:, 4:], packed[:, 2])
+        return hidden, _take_last(hidden, packed[:, 3])
 
     def start(
         self, slots: Sequence[int], draws: Sequence[RowDraws], hidden: Float[Tensor, "rows d_model"]
@@ -147,15 +190,15 @@ class SlotBatch:
 
         `hidden` has the hidden states of the last tokens of the prompts.
         """
-        rows = torch.tensor(list(slots)).to(self.decoder.device)
+        rows = send(torch.tensor(list(slots)), self.decoder.device)
         self.settings.write(rows, [draw.sampling for draw in draws])
         for slot, draw in zip(slots, draws, strict=True):
             self.kinds[slot] = kind_of(draw.sampling)
             if self.kinds[slot] != SamplingKind.GREEDY:
                 uniforms = draw_uniforms(draw.sampling.seed, draw.row, draw.max_new_tokens)
-                self.uniforms[slot, : draw.max_new_tokens] = uniforms.to(self.decoder.device)
+                self.uniforms[slot, : draw.max_new_tokens] = send(uniforms, self.decoder.device)
         # Always the same number of rows on a GPU, where the shape of a product determines its rounding.
-        padding = self.chunk_rows - len(slots)
+        padding = self.chunk_rows(is_first=True) - len(slots)
         logits = self.decoder.score(torch.cat((hidden, hidden[:1].expand(padding, -1))))[: len(slots)]
         kind = max(self.kinds[slot] for slot in slots)
         uniforms = self.uniforms[rows, 0]
@@ -169,9 +212,10 @@ class SlotBatch:
 
         `num_tokens` includes the tokens that the steps read. On a GPU the call returns before the steps end.
         """
+        self._reset_released()
         kind = max(self.kinds[slot] for slot in active)
         if self.is_on_gpu:
-            return self._launch_on_gpu(kind, num_steps)
+            return self._launch_on_gpu(kind, num_tokens + num_steps - 1, num_steps)
         assert num_steps == 1
         num_rows, num_positions = self._shape_for(max(active) + 1, num_tokens)
         cache = self._view(num_rows)
@@ -187,36 +231,44 @@ class SlotBatch:
             self.num_chosen[rows] = (self.num_chosen[rows] + 1).clamp(max=self.capacity - 1)
         return Round(fetch(self.ids[:num_rows].unsqueeze(-1)), logits)
 
-    def _launch_on_gpu(self, kind: SamplingKind, num_steps: int) -> Round:
-        chosen = torch.empty(self.num_slots, num_steps, dtype=torch.long, device=self.decoder.device)
-        for step in range(num_steps):
-            if not self.is_captured:
-                logits = self._advance(kind)
-            else:
-                if kind not in self._graphs:
-                    self._graphs[kind] = self._capture(kind)
-                graph, logits = self._graphs[kind]
-                graph.replay()
-            chosen[:, step].copy_(self.ids)
+    def _launch_on_gpu(self, kind: SamplingKind, num_tokens: int, num_steps: int) -> Round:
+        num_positions = self.capacity
+        if self.ignores_leftovers:
+            num_positions = next(n for n in doubles(FEWEST_POSITIONS, self.capacity) if n >= num_tokens)
+        if not self.is_captured:
+            chosen, logits = self._advance_often(kind, num_positions, num_steps)
+            return Round(fetch(chosen), logits)
+        shape = kind, num_positions, num_steps
+        if shape not in self._graphs:
+            state = [self.ids, self.positions, self.num_chosen]
+            graph, results = capture_after_run(lambda: self._advance_often(*shape), state)
+            self._graphs[shape] = graph, *results
+        graph, chosen, logits = self._graphs[shape]
+        graph.replay()
         return Round(fetch(chosen), logits)
 
-    def _advance(self, kind: SamplingKind) -> Float[Tensor, "slots vocab"]:
+    def _advance_often(self, kind: SamplingKind, num_positions: int, num_steps: int) -> tuple[Tensor, Tensor]:
+        """Run steps of the full shape; return the ids that they chose, and the logits of the last one."""
+        chosen = torch.empty(self.num_slots, num_steps, dtype=torch.long, device=self.decoder.device)
+        for step in range(num_steps):
+            logits = self._advance(kind, num_positions)
+            chosen[:, step].copy_(self.ids)
+        return chosen, logits
+
+    def _advance(self, kind: SamplingKind, num_positions: int) -> Float[Tensor, "slots vocab"]:
         """Run one step of the full shape without host synchronisation."""
         if (fused := self.decoder.fused_step) is not None:
             from bytewright.generate.fused_step import TokenChoice
 
             choice = TokenChoice(self.num_chosen, None, self.num_ids, self.settings, self.uniforms, kind)
-            return fused.step_and_choose(self._view(self.num_slots), self.ids, self.positions, choice)
+            cache = self._view(self.num_slots)
+            return fused.step_and_choose(cache, self.ids, self.positions, choice, num_positions)
         logits = self.decoder.step(self._view(self.num_slots), self.ids, self.positions)
         self.positions.add_(1).clamp_(max=self.capacity - 1)
         uniforms = self.uniforms.gather(1, self.num_chosen.unsqueeze(1)).squeeze(1)
         self.ids.copy_(choose_by_row(logits[:, : self.num_ids], self.settings, uniforms, kind))
         self.num_chosen.add_(1).clamp_(max=self.capacity - 1)
         return logits
-
-    def _capture(self, kind: SamplingKind) -> tuple[torch.cuda.CUDAGraph, Tensor]:
-        """Capture one step; it overwrites what the run before it cached."""
-        return capture_after_run(lambda: self._advance(kind), [self.ids, self.positions, self.num_chosen])
 
     def _view(self, num_rows: int) -> KeyValueCache:
         if num_rows not in self._views:
@@ -263,6 +315,13 @@ class SlotBatch:
         for buffer in self.cache.keys + self.cache.values:
             buffer.zero_()
         return torch.equal(logits, logits[:1].expand_as(logits))
+
+
+def _take_last(
+    hidden: Float[Tensor, "chunks seq d_model"], last: Int[Tensor, " chunks"]
+) -> Float[Tensor, "chunks d_model"]:
+    """Return the hidden state of one token of each chunk."""
+    return hidden[torch.arange(len(last), device=last.device), last]
 
 
 def doubles(first: int, last: int) -> list[int]:

@@ -18,6 +18,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -33,7 +34,7 @@ from bytewright.model import TransformerLM
 
 logger = logging.getLogger(__name__)
 
-STEPS_PER_ROUND = 4
+STEPS_PER_ROUND = 8
 """On a GPU, the number of steps between two copies of their tokens to the host."""
 LONGEST_RETRY = 60
 """The largest value of `Retry-After` for a rejected client, in seconds."""
@@ -60,8 +61,7 @@ class TokenScore:
     top: tuple[tuple[int, float], ...]
 
 
-@dataclass(frozen=True)
-class Update:
+class Update(NamedTuple):
     """What happened to a job in one round: new ids, the scores of its prompt, or its end."""
 
     ids: Sequence[int] = ()
@@ -106,7 +106,12 @@ class _Running:
     """The number of tokens that launched steps choose."""
     num_written: int = 0
     has_ended: bool = False
+    last_ids: frozenset[int] = field(init=False)
+    """Ids that end the text: its stop tokens, and `NO_TOKEN`."""
     prompt_scores: list[TokenScore] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.last_ids = frozenset((*self.job.sampling.stop_tokens, NO_TOKEN))
 
     @property
     def is_reading(self) -> bool:
@@ -177,6 +182,10 @@ class Engine:
         self._changed = threading.Condition()
         self._waiting: deque[Job] = deque()
         self._running: dict[int, _Running] = {}
+        self._leaving: set[_Running] = set()
+        """Jobs whose last tokens are being computed, and whose slots are free for other jobs."""
+        self._num_scored = 0
+        """The number of running jobs that request scores."""
         self._launched: deque[_LaunchedRound] = deque()
         self._updates: list[tuple[Job, Update]] = []
         self._is_closed = self._must_stop = False
@@ -254,7 +263,9 @@ class Engine:
         """Return the current counters."""
         with self._changed:
             return dataclasses.replace(
-                self._stats, num_running=len(self._running), num_waiting=len(self._waiting)
+                self._stats,
+                num_running=len(self._running) + len(self._leaving),
+                num_waiting=len(self._waiting),
             )
 
     @property
@@ -290,7 +301,7 @@ class Engine:
     def _wait_for_work(self) -> bool:
         """Wait until there is a job; return False if the thread must end."""
         with self._changed:
-            self._changed.wait_for(lambda: self._must_stop or self._running or self._waiting)
+            self._changed.wait_for(lambda: self._must_stop or self._running or self._leaving or self._waiting)
             return not self._must_stop
 
     def _take_turn(self) -> None:
@@ -310,8 +321,8 @@ class Engine:
     def _admit(self) -> None:
         """Remove cancelled jobs, and give free slots to waiting ones, the lowest slot first."""
         with self._changed:
-            for running in [it for it in self._running.values() if it.job.is_cancelled]:
-                self._release(running, is_clean=False)
+            for it in [it for it in self._all_running() if it.job.is_cancelled]:
+                self._release(it, is_clean=False)
             for job in [job for job in self._waiting if job.is_cancelled]:
                 self._waiting.remove(job)
                 self._stats.num_waiting_tokens -= self._max_tokens(job)
@@ -320,27 +331,30 @@ class Engine:
                 self._stats.num_waiting_tokens -= self._max_tokens(job)
                 room = min(self.config.context_length - len(job.prompt), job.sampling.max_new_tokens)
                 self._running[slot] = _Running(job, slot, room)
+                self._num_scored += job.num_top is not None
 
     def _read_chunk(self) -> None:
         """Read the next chunk of the prompts that have waited longest."""
-        reading = [it for it in self._running.values() if it.is_reading][: self.batch.chunk_rows]
+        reading = [it for it in self._running.values() if it.is_reading]
         if not reading:
             return
+        is_first = reading[0].num_read == 0
+        reading = [it for it in reading if (it.num_read == 0) == is_first]
+        reading = reading[: self.batch.chunk_rows(is_first=is_first)]
         chunks = [
             PromptChunk(it.slot, it.num_read, it.job.prompt[it.num_read : it.num_read + CHUNK_TOKENS])
             for it in reading
         ]
-        hidden = self.batch.read(chunks)
+        states = self.batch.read(chunks)
         self._stats.num_chunks += 1
         ready: list[tuple[_Running, Tensor]] = []
-        for it, chunk, states in zip(reading, chunks, hidden, strict=True):
+        for it, chunk, hidden, last in zip(reading, chunks, states.hidden, states.last, strict=True):
             if it.job.scores_prompt:
-                self._score_prompt(it, chunk, states[: len(chunk.ids)])
+                self._score_prompt(it, chunk, hidden[: len(chunk.ids)])
             it.num_read += len(chunk.ids)
             self._stats.num_prompt_tokens += len(chunk.ids)
             if it.is_reading:
                 continue
-            last = states[len(chunk.ids) - 1]
             if not _is_finite(it, last):
                 self._end(it, Update(error=NOT_FINITE))
                 continue
@@ -353,8 +367,8 @@ class Engine:
         if ready:
             started = [it for it, _ in ready]
             draws = [RowDraws(it.job.sampling, it.job.row, it.room) for it in started]
-            states = torch.stack([state for _, state in ready])
-            first = self.batch.start([it.slot for it in started], draws, states)
+            last_states = torch.stack([state for _, state in ready])
+            first = self.batch.start([it.slot for it in started], draws, last_states)
             self._launched.append(_LaunchedRound(first, list(enumerate(started))))
             for it in started:
                 it.num_launched = 1
@@ -364,18 +378,33 @@ class Engine:
         active = [it for it in self._running.values() if 0 < it.num_launched < it.room]
         if not active:
             return False
-        num_steps = STEPS_PER_ROUND if self.batch.is_on_gpu and not self._needs_scores() else 1
+        # One step if other prompts are waiting to be read, or if every step is scored.
+        must_return = self._needs_scores() or any(it.is_reading for it in self._running.values())
+        num_steps = STEPS_PER_ROUND if self.batch.is_on_gpu and not must_return else 1
         num_tokens = max(it.length for it in active)
         round = self.batch.launch([it.slot for it in active], num_tokens, num_steps)
         self._launched.append(_LaunchedRound(round, [(it.slot, it) for it in active]))
         self._stats.num_steps += num_steps
         for it in active:
             it.num_launched = min(it.num_launched + num_steps, it.room)
+        if self.batch.ignores_leftovers and not self._needs_scores():
+            self._vacate([it for it in active if it.num_launched == it.room])
         return True
+
+    def _vacate(self, launched: Sequence[_Running]) -> None:
+        """Free the slots of jobs before their last tokens arrive.
+
+        The device computes in the order of the calls, so the next jobs cannot overtake them.
+        """
+        with self._changed:
+            for it in launched:
+                del self._running[it.slot]
+                self.batch.release(it.slot)
+                self._leaving.add(it)
 
     def _needs_scores(self) -> bool:
         """Whether logits must be read after every step."""
-        return any(it.job.num_top is not None for it in self._running.values())
+        return self._num_scored > 0
 
     def _process(self, launched: _LaunchedRound) -> None:
         """Report the tokens of a round, and end jobs that are complete."""
@@ -396,16 +425,15 @@ class Engine:
 
         `logits[row]` are those of the last id.
         """
-        sampling = it.job.sampling
         ids = chosen[: it.room - it.num_written]
-        stops = [place for place, id in enumerate(ids) if id in sampling.stop_tokens or id == NO_TOKEN]
-        if stops and ids[stops[0]] == NO_TOKEN:
-            return Update(error=NOT_FINITE)
         reason: Reason | None = None
-        if stops:
-            ids, reason = ids[: stops[0]], "stop"
+        if not it.last_ids.isdisjoint(ids):
+            end = next(place for place, id in enumerate(ids) if id in it.last_ids)
+            if ids[end] == NO_TOKEN:
+                return Update(error=NOT_FINITE)
+            ids, reason = ids[:end], "stop"
         elif it.num_written + len(ids) == it.room:
-            reason = find_reason(self.config, it.job.prompt, it.room, sampling)
+            reason = find_reason(self.config, it.job.prompt, it.room, it.job.sampling)
         scores: list[TokenScore] = []
         if it.job.num_top is not None and ids:
             scores = self._score(logits[row : row + 1], ids, it.job.num_top)
@@ -434,18 +462,25 @@ class Engine:
             self._release(it, is_clean=update.error is None)
 
     def _release(self, it: _Running, *, is_clean: bool) -> None:
-        """Free the slot of a job; the caller holds the lock."""
+        """Free the slot of a job, if it still has one; the caller holds the lock."""
         it.has_ended = True
+        self._num_scored -= it.job.num_top is not None
+        if it in self._leaving:
+            self._leaving.remove(it)
+            return
         del self._running[it.slot]
         if not is_clean:
             self.batch.clear(it.slot)
         self.batch.release(it.slot)
 
+    def _all_running(self) -> list[_Running]:
+        return [*self._running.values(), *self._leaving]
+
     def _fail_all(self, error: str) -> None:
         """End all jobs, running and waiting, with an error."""
         with self._changed:
             self._launched.clear()
-            for it in list(self._running.values()):
+            for it in self._all_running():
                 if not it.job.is_cancelled:
                     self._updates.append((it.job, Update(error=error)))
                 try:
