@@ -266,9 +266,13 @@ def choice_of(
     return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish}
 
 
+# `json.dumps` with options makes an encoder for every call.
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
 def dump(value: object) -> bytes:
     """Return a value as JSON."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+    return _encode(value).encode("utf-8", "replace")
 
 
 def json_response(content: object, status: int = 200, headers: dict[str, str] | None = None) -> Response:
