@@ -19,17 +19,21 @@ from typing import Any
 
 import h11
 import uvicorn
+from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from bytewright.errors import UsageError
 from bytewright.serve.app import make_app
 from bytewright.serve.guard import GuardOptions
+from bytewright.serve.protocol import dump, error_body, json_response
 from bytewright.serve.service import EngineOptions, LoadedModel, Service
 
 MAX_HEADER_BYTES = 2**16
 SEND_BUFFER_BYTES = 2**16
 ARRIVAL_SECONDS = 0.3
 """How long a connection may take to send its request when the server ends; it is answered with 503."""
+RETRY_SECONDS = 5
+"""The `Retry-After` for a connection above the limit."""
 LAST_SECONDS = 5
 """How long open connections may take to receive their last bytes when the server ends."""
 
@@ -106,6 +110,7 @@ def configure(app: Any, options: ServerOptions) -> uvicorn.Config:
 
     class Protocol(TimedProtocol):
         header_seconds, write_seconds = options.header_seconds, options.write_seconds
+        max_connections = options.max_connections
 
     return uvicorn.Config(
         app,
@@ -118,7 +123,6 @@ def configure(app: Any, options: ServerOptions) -> uvicorn.Config:
         proxy_headers=False,
         server_header=False,
         h11_max_incomplete_event_size=MAX_HEADER_BYTES,
-        limit_concurrency=options.max_connections,
         timeout_graceful_shutdown=LAST_SECONDS,
     )
 
@@ -205,6 +209,13 @@ class _Server(AnnouncedServer):
         await super().shutdown(sockets)
 
 
+async def _reject_connection(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer a request on a connection above the limit, and close the connection."""
+    headers = {"retry-after": str(RETRY_SECONDS), "connection": "close"}
+    body = error_body("the server has too many connections; try again later", 503)
+    await json_response(body, 503, headers)(scope, receive, send)
+
+
 async def _take_turns() -> None:
     """Let the event loop poll its sockets, run their handlers, and run what these start."""
     for _ in range(3):
@@ -214,11 +225,14 @@ async def _take_turns() -> None:
 class TimedProtocol(H11Protocol):
     """HTTP/1.1 that closes connections of clients that are slow to send headers or do not read.
 
-    It also limits the time for the rest of a body whose request was answered before it arrived.
+    It also limits the number of connections, and the time for the rest of a body whose request was answered
+    before it arrived. The end of a client's data counts as a disconnect, which cancels its jobs: a client
+    that ends only its sending side cannot be distinguished from one that closes its connection.
     """
 
     header_seconds = 10.0
     write_seconds = 30.0
+    max_connections = 512
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -229,6 +243,8 @@ class TimedProtocol(H11Protocol):
         """Start the time for the first headers, and bound what the system stores for a slow client."""
         transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
         super().connection_made(transport)
+        if len(self.connections) > self.max_connections:
+            self.app = _reject_connection
         self._watch_headers()
 
     def data_received(self, data: bytes) -> None:
@@ -250,6 +266,20 @@ class TimedProtocol(H11Protocol):
         super().connection_lost(exc)
         self._stop("_header_timer")
         self._stop("_write_timer")
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer data that is not HTTP, and close the connection."""
+        if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):  # a response has begun
+            self.transport.abort()
+            return
+        body = dump(error_body(msg, 400))
+        headers = [("content-type", "application/json"), ("content-length", str(len(body)))]
+        response = h11.Response(
+            status_code=400, headers=[*headers, ("connection", "close")], reason=b"Bad Request"
+        )
+        for event in (response, h11.Data(data=body), h11.EndOfMessage()):
+            self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
 
     def pause_writing(self) -> None:
         """Start the time for the client to read."""
