@@ -10,7 +10,7 @@
     context        equal tokens, on whole stories
 
 All runs decay to zero. The rate of a variant is chosen on validation stories with one seed. The variants are
-then compared on test stories, in bits per byte of whole stories, with three seeds each.
+then compared on test stories, in bits per byte of whole stories, with five seeds each.
 """
 
 from __future__ import annotations
@@ -29,12 +29,13 @@ import torch
 from harness import describe_machine, installed_versions, source_commit, write_report
 from rich.console import Console
 from rich.table import Table
-from run_pool import Result, RunPool, Task, read_earlier, select_new
+from run_pool import Result, RunPool, Task, median_speed, read_earlier, select_new, shared_gpu
 
 from bytewright.corpus import END_OF_TEXT
 from bytewright.corpus.storybook import write_stories
 from bytewright.experiments.evaluation.story_eval import StoryTokens
 from bytewright.experiments.evaluation.token_eval import evaluate_tokens
+from bytewright.laws.inference import compare_means
 from bytewright.system import usable_cores
 from bytewright.tokenizer import Tokenizer
 from bytewright.tokenizer.train import train_tokenizer
@@ -44,7 +45,7 @@ from bytewright.train.recipe import read_recipe
 RECIPE = Path(__file__).parents[1] / "recipes" / "short.toml"
 WARM_UP = 0.05
 SPEED = 3e6
-"""Assumed tokens per second of a shape that has not been measured yet."""
+"""Assumed tokens per second of a variant that has never been measured."""
 
 
 @dataclass(frozen=True)
@@ -60,10 +61,14 @@ class Plan:
     vocab_size: int = 10_000
     vocabularies: tuple[int, ...] = (512, 1024, 4096, 10_000)
     batches: tuple[int, ...] = (32, 64, 128, 256, 512)
+    more_rates: dict[int, tuple[float, ...]] = field(
+        default_factory=lambda: {64: (1.6e-2,), 256: (5e-4, 1e-3), 512: (5e-4, 1e-3)}
+    )
+    """Further rates of the batches whose best rate was the lowest or the highest of `rates`."""
     contexts: tuple[int, ...] = (64, 128, 256, 512)
     rates: tuple[float, ...] = (2e-3, 4e-3, 8e-3)
     tokens_per_step: int = 32_768
-    num_seeds: int = 3
+    num_seeds: int = 5
     model: tuple[str, ...] = ("model.d_model=256", "model.num_heads=8")
     d_ff: int = 704
     further: tuple[str, ...] = ()
@@ -77,6 +82,7 @@ TEST = Plan(
     vocab_size=600,
     vocabularies=(300, 600),
     batches=(4, 8),
+    more_rates={4: (2e-3,)},
     contexts=(32, 64),
     rates=(4e-3, 8e-3),
     tokens_per_step=512,
@@ -125,7 +131,7 @@ class Variant:
 
 
 def make_variants(plan: Plan, bytes_per_token: dict[int, float]) -> list[Variant]:
-    """Return all variants; a variant can belong to several experiments."""
+    """Return the variants of the vocabularies that are ready; a variant can belong to several experiments."""
     size = plan.tokens_per_step
     middle = plan.contexts[-2]
     found = []
@@ -156,10 +162,13 @@ def make_variants(plan: Plan, bytes_per_token: dict[int, float]) -> list[Variant
                 middle,
                 f"batch_size={batch}",
                 tokens_per_step=batch * middle,
-                rates=tuple(float(f"{rate * scale:.3g}") for rate in plan.rates),
+                rates=tuple(
+                    float(f"{rate * scale:.3g}")
+                    for rate in sorted((*plan.rates, *plan.more_rates.get(batch, ())))
+                ),
             )
     longest = plan.contexts[-1]
-    for vocab_size in plan.vocabularies:
+    for vocab_size in bytes_per_token:
         is_baseline = vocab_size == plan.vocab_size
         add(
             ("vocabulary", "context") if is_baseline else ("vocabulary",),
@@ -180,18 +189,24 @@ class Texts:
     def __init__(self, folder: Path, plan: Plan) -> None:
         self.folder, self.plan = folder, plan
         folder.mkdir(parents=True, exist_ok=True)
+        start = time.perf_counter()
         write_stories(folder / "train.txt", plan.text_bytes, seed=1, num_workers=usable_cores())
         self.floors = {}
         for name, seed in (("validation", 1), ("test", 2)):  # both of plots that are not in the training text
             written = write_stories(folder / f"{name}.txt", 850 * plan.stories, seed=seed, split="validation")
             self.floors[name] = written.bits_per_byte
         self.bytes_per_token: dict[int, float] = {}
-        for vocab_size in {plan.vocab_size, *plan.vocabularies}:
-            trained = train_tokenizer(folder / "train.txt", vocab_size, [END_OF_TEXT])
-            tokenizer = Tokenizer.from_vocabulary(trained.vocabulary)
-            tokenizer.save(self.tokenizer(vocab_size))
-            tokens = tokenizer.encode_file(folder / "train.txt", self.tokens(vocab_size))
-            self.bytes_per_token[vocab_size] = (folder / "train.txt").stat().st_size / len(tokens)
+        self.seconds = {"stories": time.perf_counter() - start}
+
+    def add_vocabulary(self, vocab_size: int) -> None:
+        """Train a tokenizer, and encode the text for training."""
+        start, text = time.perf_counter(), self.folder / "train.txt"
+        trained = train_tokenizer(text, vocab_size, [END_OF_TEXT])
+        tokenizer = Tokenizer.from_vocabulary(trained.vocabulary)
+        tokenizer.save(self.tokenizer(vocab_size))
+        tokens = tokenizer.encode_file(text, self.tokens(vocab_size))
+        self.bytes_per_token[vocab_size] = text.stat().st_size / len(tokens)
+        self.seconds[f"vocabulary {vocab_size}"] = time.perf_counter() - start
 
     def tokenizer(self, vocab_size: int) -> Path:
         """Return the folder of a tokenizer."""
@@ -244,6 +259,12 @@ def make_task(variant: Variant, plan: Plan, texts: Texts, lr: float, seed: int) 
     return Task(name, variant.name.replace(" ", "-"), config, about)
 
 
+def repeat_task(task: Task) -> Task:
+    """Return a run again, under another name: it shows whether later code gives the same result."""
+    about = {**task.about, "variant": f"repeat of {task.about['variant']}", "experiments": []}
+    return dataclasses.replace(task, name=f"repeat-{task.name}", about=about)
+
+
 def best_rate(variant: Variant, runs: list[Result]) -> float:
     """Return the rate with the lowest validation loss of the first seed."""
     found = {
@@ -256,7 +277,7 @@ def best_rate(variant: Variant, runs: list[Result]) -> float:
 
 
 def print_tables(variants: list[Variant], runs: list[Result], floor: float) -> None:
-    """Print, for each experiment, the variants at their best rates and their paired differences."""
+    """Print, for each experiment, the variants at their best rates and t intervals of paired differences."""
     console = Console(width=130)
     for experiment in ("feed-forward", "position", "batch size", "vocabulary", "context"):
         members = [variant for variant in variants if experiment in variant.experiments]
@@ -273,14 +294,16 @@ def print_tables(variants: list[Variant], runs: list[Result], floor: float) -> N
             }
             first = first or found
             pairs = [found[seed] - first[seed] for seed in sorted(found.keys() & first.keys())]
-            error = f" ± {statistics.stdev(pairs) / math.sqrt(len(pairs)):.5f}" if len(pairs) > 1 else ""
+            shown = f"{statistics.mean(pairs):+.5f}" if pairs else ""
+            if len(pairs) > 1 and (difference := compare_means(found, first)) is not None:
+                shown += f" ± {difference.half_width():.5f}"
             table.add_row(
                 variant.name,
                 " ".join(f"{rate:g}" for rate in variant.rates),
                 f"{lr:g}",
                 str(len(found)),
                 f"{statistics.mean(found.values()):.5f}" if found else "",
-                f"{statistics.mean(pairs):+.5f}{error}" if pairs else "",
+                shown,
             )
         console.print(table)
     for run in runs:
@@ -293,45 +316,70 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
     parser.add_argument("--json", type=Path, required=True)
     parser.add_argument("--limit", type=float, default=250.0, help="seconds after which everything ends")
-    parser.add_argument("--slots", type=int, default=2, help="runs that share the GPU")
-    parser.add_argument("--earlier", type=Path, help="results of an earlier call; not repeated")
+    parser.add_argument("--slots", type=int, help="runs at a time; by default 6 with MPS, and otherwise 2")
+    parser.add_argument(
+        "--mps", action="store_true", help="let small kernels of several runs use the GPU at a time"
+    )
+    parser.add_argument("--earlier", type=Path, nargs="*", default=[], help="earlier results; not repeated")
     parser.add_argument("--test", action="store_true", help="a small size, for a CPU")
     options = parser.parse_args()
+    with shared_gpu(options.mps) as is_shared:
+        run_all(options, is_shared)
+
+
+def run_all(options: argparse.Namespace, is_shared: bool) -> None:
+    """Run everything that no earlier call has run, and print the tables."""
     start, plan = time.monotonic(), TEST if options.test else Plan()
     runs = read_earlier(options.earlier)
+    num_slots = options.slots or (6 if is_shared else 2)
     on_gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
     about = {
         "machine": describe_machine() | {"cuda": on_gpu},
         "commit": source_commit(),
         "versions": installed_versions(["torch"]),
+        "slots": num_slots,
+        "mps": is_shared,
         "plan": dataclasses.asdict(plan),
     }
     with tempfile.TemporaryDirectory(prefix="corrected") as temporary:
         texts = Texts(Path(temporary, "texts"), plan)
-        print(f"{time.monotonic() - start:.0f} s: the data is ready", flush=True)
-        variants = make_variants(plan, texts.bytes_per_token)
-        pool = RunPool(Path(temporary, "runs"), num_slots=options.slots, deadline=start + options.limit - 5)
+        pool = RunPool(Path(temporary, "runs"), num_slots=num_slots, deadline=start + options.limit - 8)
         measure = StoryMeasure(texts.folder)
 
         def add(task: Task, result: Result) -> None:
-            runs.append(result)
+            runs.append({**result, "commit": about["commit"]})
             shown = result.get("error") or f"{result['test_bits_per_byte'] - texts.floors['test']:.5f}"
             print(f"{time.monotonic() - start:4.0f} s: {task.name}: {shown}", flush=True)
-            write_report(options.json, {**about, "floors": texts.floors, "runs": runs})
+            write_report(
+                options.json, {**about, "seconds": texts.seconds, "floors": texts.floors, "runs": runs}
+            )
 
         def warm_up_task(variant: Variant) -> Task:
             task = make_task(variant, plan, texts, variant.rates[0], 0)
             budget = dataclasses.replace(task.config.budget, tokens=None, steps=6)
             return dataclasses.replace(task, config=dataclasses.replace(task.config, budget=budget))
 
+        def speed(task: Task) -> float:
+            return median_speed(runs, variant=task.about["variant"]) or SPEED
+
+        largest = f"batch {plan.batches[-1]}"  # so far behind that its further seeds come last
         try:
-            pool.warm_up(warm_up_task(variant) for variant in variants)
+            for vocab_size in (plan.vocab_size, *plan.vocabularies[:-1]):
+                texts.add_vocabulary(vocab_size)
+                variants = make_variants(plan, texts.bytes_per_token)
+                pool.warm_up(map(warm_up_task, variants))
+            print(f"{time.monotonic() - start:.0f} s: the data is ready; {texts.seconds}", flush=True)
             rates = [(variant, lr) for variant in variants for lr in variant.rates]
-            first = [make_task(variant, plan, texts, lr, 0) for variant, lr in rates]
-            pool.run(select_new(first, runs), measure, add, lambda _: SPEED)
+            first = select_new([make_task(variant, plan, texts, lr, 0) for variant, lr in rates], runs)
+            if options.earlier:
+                first.append(
+                    repeat_task(make_task(variants[0], plan, texts, best_rate(variants[0], runs), 0))
+                )
+            pool.run(first, measure, add, speed)
             seeds = [(v, seed) for seed in range(1, plan.num_seeds) for v in variants]
+            seeds.sort(key=lambda each: each[0].name == largest)
             further = [make_task(v, plan, texts, best_rate(v, runs), seed) for v, seed in seeds]
-            pool.run(select_new(further, runs), measure, add, lambda _: SPEED)
+            pool.run(select_new(further, runs), measure, add, speed)
         finally:
             pool.close()
     print(f"{time.monotonic() - start:.0f} s in all")

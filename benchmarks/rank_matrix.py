@@ -1,6 +1,7 @@
 """Compare all bits of training on 1, 2, 4 and 8 ranks, and of runs that are killed 20 times. CPU only.
 
     python benchmarks/rank_matrix.py --json results/matrix.json                  # 16 cores: eight minutes
+    python benchmarks/rank_matrix.py --kills 0 --strategies shard --ranks 8 1 --compile off on   # in this order
     python benchmarks/rank_matrix.py --steps 6 --kills 2 --ranks 1 2 --compile off --cores 2       # to try it
 
 The matrix: AdamW and Muon, fp32 and bf16, eager and compiled, replicated and sharded, each for 200 steps of
@@ -8,7 +9,7 @@ eight parts with clipping. The SHA-256 of weights, optimizer state and metrics m
 of ranks. The kills: one run for each strategy is killed at random moments, and every session has another
 number of ranks. It must equal an uninterrupted run of one process. All runs train on random ids. Jobs
 run next to each other as far as there are cores. A job that fails, or that the time limit stops, is listed;
-the others count. The exit code is 1 unless everything is identical.
+the others count. The results are written after each run. The exit code is 1 unless everything is identical.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -134,25 +135,40 @@ def main() -> int:
         jobs = Jobs(options.cores, time.monotonic() + 60 * options.minutes, Path(name))
         write_ids(jobs.folder / "tokens.npy", vocab_size=512, num_tokens=200_000)
         with ThreadPoolExecutor(64) as pool:
-            strategies = STRATEGIES if options.kills else ()
+            strategies = options.strategies if options.kills else ()
             killed = [pool.submit(kill_often, jobs, strategy, options) for strategy in strategies]
-            for job in matrix_jobs(options):
-                pool.submit(train_group, jobs, *job, options)
-        matrix = [compare_kind(jobs, kind, options) for kind in kinds_of(options)]
-        kills = [one.result() for one in killed]
-        errors = dict(sorted(jobs.errors.items()))
+            trained = [pool.submit(train_group, jobs, *job, options) for job in matrix_jobs(options)]
+            about = {
+                "machine": describe_machine(),
+                "versions": installed_versions(["torch", "numpy"]),
+                "commit": source_commit(),
+                "settings": {key: str(value) for key, value in vars(options).items()},
+            }
+            num_done = 0
+            jobs_in_progress: list[Future[Any]] = [*killed, *trained]
+            while wait(jobs_in_progress, timeout=2.0).not_done:
+                if (found := len(list(jobs.folder.glob("*.done")))) > num_done:
+                    num_done = found
+                    print(f"{jobs.seconds_left:.0f} s left: {num_done} runs are done", flush=True)
+                    write_results(options.json, about, collect(jobs, [], options))
+        results = collect(jobs, [one.result() for one in killed], options)
+    write_results(options.json, about, results)
+    print_tables(results["matrix"], results["kills"], results["errors"], options)
+    return 0 if results["is_same"] else 1
+
+
+def collect(jobs: Jobs, kills: list[dict[str, Any]], options: argparse.Namespace) -> dict[str, Any]:
+    """Return the digests of the runs that are done, and what failed."""
+    errors = dict(jobs.errors)
+    matrix = [compare_kind(jobs, kind, options, errors) for kind in kinds_of(options)]
     is_same = all(row["is_same"] and row["is_complete"] for row in [*matrix, *kills])
-    results = {"is_same": is_same, "matrix": matrix, "kills": kills, "errors": errors}
-    if options.json is not None:
-        about = {
-            "machine": describe_machine(),
-            "versions": installed_versions(["torch", "numpy"]),
-            "commit": source_commit(),
-            "settings": {key: str(value) for key, value in vars(options).items()},
-        }
-        write_report(options.json, {**about, **results})
-    print_tables(matrix, kills, errors, options)
-    return 0 if is_same else 1
+    return {"is_same": is_same, "matrix": matrix, "kills": kills, "errors": dict(sorted(errors.items()))}
+
+
+def write_results(path: Path | None, about: dict[str, Any], results: dict[str, Any]) -> None:
+    """Write the results with their machine, if a file was given."""
+    if path is not None:
+        write_report(path, {**about, **results})
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -163,7 +179,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--json", type=Path, help="write the results to this JSON file")
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2, 4, 8])
-    parser.add_argument("--compile", nargs="+", choices=["off", "on"], default=["off", "on"])
+    parser.add_argument("--strategies", nargs="+", choices=STRATEGIES, default=list(STRATEGIES))
+    parser.add_argument("--compile", nargs="+", choices=["off", "on"], default=["on", "off"])
     parser.add_argument("--kills", type=int, default=20, help="kills of each strategy")
     parser.add_argument("--kill-steps", type=int, default=1200, help="steps of the runs that are killed")
     parser.add_argument("--cores", type=int, default=len(os.sched_getaffinity(0)))
@@ -178,16 +195,21 @@ Kind = tuple[str, str, str, str]
 
 def kinds_of(options: argparse.Namespace) -> list[Kind]:
     """Return all kinds of runs."""
-    return list(itertools.product(STRATEGIES, options.compile, ("adamw", "muon"), ("fp32", "bf16")))
+    strategies, compiled = sorted(options.strategies), sorted(options.compile)
+    return list(itertools.product(strategies, compiled, ("adamw", "muon"), ("fp32", "bf16")))
 
 
 def matrix_jobs(options: argparse.Namespace) -> list[tuple[int, list[Kind]]]:
-    """Return the runs of each process: those of one strategy and compilation, on a number of ranks."""
-    groups = [
+    """Return the runs of each process: those of one strategy and compilation, on a number of ranks.
+
+    The order is that of the options. By default compiled runs, which take longest, come first.
+    """
+    return [
         (num_ranks, [kind for kind in kinds_of(options) if kind[:2] == (strategy, compiled)])
-        for compiled, num_ranks, strategy in itertools.product(options.compile, options.ranks, STRATEGIES)
+        for compiled, num_ranks, strategy in itertools.product(
+            options.compile, options.ranks, options.strategies
+        )
     ]
-    return sorted(groups, key=lambda group: group[1][0][1] == "off")  # compilation takes longest
 
 
 def name_of(kind: Kind, num_ranks: int) -> str:
@@ -294,14 +316,17 @@ def find_children(pid: int) -> list[int]:
         return []
 
 
-def compare_kind(jobs: Jobs, kind: Kind, options: argparse.Namespace) -> dict[str, Any]:
+def compare_kind(
+    jobs: Jobs, kind: Kind, options: argparse.Namespace, errors: dict[str, str]
+) -> dict[str, Any]:
     """Return the digests of a kind on every number of ranks, and whether they are equal."""
     digests: dict[str, Any] = {}
     for num_ranks in options.ranks:
-        found = digest(jobs.folder / name_of(kind, num_ranks))
-        digests[str(num_ranks)] = found or None
-        if not found:
-            jobs.errors.setdefault(name_of(kind, num_ranks), "not finished")
+        run = jobs.folder / name_of(kind, num_ranks)
+        is_done = run.with_name(f"{run.name}.done").exists()
+        digests[str(num_ranks)] = digest(run) if is_done else None
+        if not is_done:
+            errors.setdefault(run.name, "not finished")
     every = [one for one in digests.values() if one is not None]
     return {
         "kind": list(kind),
@@ -355,6 +380,8 @@ def work(paths: Sequence[Path]) -> int:
                 resume(path, console=Console(quiet=True))
             else:
                 train(read_config(path.parent / f"{path.name}.json"), path, console=Console(quiet=True))
+            if os.environ.get("RANK", "0") == "0":
+                (path.parent / f"{path.name}.done").touch()
         except Exception as error:
             code = 1
             if os.environ.get("RANK", "0") == "0":

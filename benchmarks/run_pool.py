@@ -4,6 +4,9 @@ A process compiles the step of its shape once, in a warm-up run of a few steps o
 trains one run after the other. All shapes compile at the same time, while the caller prepares the data. A run
 that fails, or whose process dies, is reported, and the others continue. No run starts that would not end
 before the deadline, by the speed of the runs of its shape so far.
+
+Processes take turns on a GPU, and each has it for the same time. `shared_gpu` starts NVIDIA's Multi-Process
+Service (MPS), with which small kernels of several processes run at the same time.
 """
 
 from __future__ import annotations
@@ -14,9 +17,13 @@ import io
 import json
 import multiprocessing
 import os
+import statistics
+import subprocess
+import sys
+import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -25,6 +32,10 @@ from typing import Any
 WARM_UP_STEPS = 6
 START_SECONDS = 3.0
 """What a run takes besides its steps: data, initial weights and evaluation."""
+MARGIN = 1.2
+"""A run starts if this multiple of its expected time is left, since other runs change its speed."""
+TRY_GPU = "import torch; x = torch.ones(512, 512, device='cuda'); assert (x @ x).sum().item() == 2**27"
+TRY_SECONDS = 60.0
 
 Result = dict[str, Any]
 Evaluate = Callable[[Any], Mapping[str, Any]]
@@ -40,6 +51,8 @@ class Task:
     config: Any  # TrainConfig
     about: Mapping[str, Any] = field(default_factory=dict)
     """Further fields of the result."""
+    num_slots: int = 1
+    """A run of a large model can count as several, so that fewer others take their turns beside it."""
 
     @property
     def num_tokens(self) -> int:
@@ -87,10 +100,84 @@ def work(pipe: Connection, folder: Path, num_threads: int) -> None:
             pipe.send((task.name, {"error": f"{type(error).__name__}: {error}"[:500]}))
 
 
-def read_earlier(path: Path | None) -> list[Result]:
-    """Return the complete runs of an earlier call, which need not be repeated."""
-    runs = json.loads(path.read_text())["runs"] if path else []
-    return [run for run in runs if "error" not in run]
+def read_earlier(paths: Iterable[Path]) -> list[Result]:
+    """Return the complete runs of earlier calls, which need not be repeated, each once."""
+    runs = [run for path in paths for run in json.loads(path.read_text())["runs"] if "error" not in run]
+    return list({run["name"]: run for run in runs}.values())
+
+
+def median_speed(runs: Iterable[Result], **wanted: Any) -> float | None:
+    """Return the median speed, in tokens per second, of the complete runs that have these fields."""
+    speeds = [
+        run["tokens"] / run["training_seconds"]
+        for run in runs
+        if "error" not in run and all(run.get(name) == value for name, value in wanted.items())
+    ]
+    return statistics.median(speeds) if speeds else None
+
+
+@contextlib.contextmanager
+def shared_gpu(wanted: bool) -> Iterator[bool]:
+    """Start MPS if `wanted`, before the first use of the GPU; yield whether it works here."""
+    if not wanted:
+        yield False
+        return
+    with tempfile.TemporaryDirectory(prefix="mps", ignore_cleanup_errors=True) as folder:
+        names = ("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY")
+        os.environ.update(dict.fromkeys(names, folder))
+        try:
+            works = _start_mps()
+            if not works:
+                _stop_mps()
+                for name in names:
+                    del os.environ[name]
+            yield works
+        finally:
+            _stop_mps()
+            for name in names:
+                os.environ.pop(name, None)
+
+
+def _start_mps() -> bool:
+    """Start the MPS daemon, and let two processes at a time use the GPU through it."""
+    try:
+        subprocess.run(
+            ["nvidia-cuda-mps-control", "-d"],
+            check=True,
+            timeout=TRY_SECONDS,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        users = [subprocess.Popen([sys.executable, "-c", TRY_GPU]) for _ in range(2)]
+        try:
+            codes = [user.wait(TRY_SECONDS) for user in users]
+        finally:
+            for user in users:
+                user.kill()
+    except (OSError, subprocess.SubprocessError) as error:
+        print(f"MPS is not used: {error}", flush=True)
+        return False
+    servers = _control_mps("get_server_list")
+    if any(codes) or not servers.strip().isdigit():
+        print(f"MPS is not used: exit codes {codes}, servers {servers!r}", flush=True)
+        return False
+    return True
+
+
+def _stop_mps() -> None:
+    _control_mps("quit -t 5")
+
+
+def _control_mps(command: str) -> str:
+    """Send a command to the MPS daemon; return its answer, or what failed."""
+    try:
+        process = subprocess.run(
+            ["nvidia-cuda-mps-control"], input=f"{command}\n", capture_output=True, text=True, timeout=20
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        return str(error)
+    return process.stdout
 
 
 def select_new(tasks: Iterable[Task], runs: Iterable[Result]) -> list[Task]:
@@ -167,16 +254,20 @@ class RunPool:
     def _start(self, waiting: list[Task], evaluate: Evaluate, default_speed: Callable[[Task], float]) -> None:
         """Send waiting tasks to free processes; drop those that would end too late."""
         for task in list(waiting):
-            running = sum(m.task is not None and m.is_warm for m in self.members.values())
+            used = sum(m.task.num_slots for m in self.members.values() if m.task is not None and m.is_warm)
             member = self.members[task.shape]
-            if running >= self.num_slots:
+            if used >= self.num_slots:
                 return
             if not member.is_alive:
                 waiting.remove(task)
             elif member.task is None:
-                speed = member.speed or default_speed(task)
-                waiting.remove(task)
-                if time.monotonic() + task.num_tokens / speed + START_SECONDS < self.deadline:
+                seconds = MARGIN * task.num_tokens / (member.speed or default_speed(task)) + START_SECONDS
+                if time.monotonic() + seconds >= self.deadline:
+                    waiting.remove(task)
+                elif used and used + task.num_slots > self.num_slots:
+                    return  # until enough runs have ended; smaller tasks must not overtake this one
+                else:
+                    waiting.remove(task)
                     self._send(member, task, evaluate)
 
     def _send(self, member: Member, task: Task, evaluate: Evaluate | None) -> None:

@@ -3,10 +3,13 @@
     python benchmarks/scaling.py --json scaling.json --limit 540                      # an H200
     python benchmarks/scaling.py --json scaling.json --scale smoke --documents 60     # two cores, minutes
 
+    python benchmarks/scaling.py --json more.json --earlier scaling.json --points isotoken:1280:3
+
 The sweeps recipes/isoflop_*.toml state sizes, tokens, rates and seeds. First come the rates; the best at the
 base width, by validation documents, is used for all sizes. Then one seed of each level of compute, then
-further seeds, those of the sizes near the minimum of a level first. The results are of test documents, as
-bits of the model by kind of choice. `--json` has all runs, and `points` for `bytewright fit`; a second file,
+further seeds, those of the sizes near the minimum of a level first. With `--points`, only these points are
+run, in their order, at the rate that earlier runs chose. The results are of test documents, as bits of the
+model by kind of choice. `--json` has all runs, and `points` for `bytewright fit`; a second file,
 `…-fitting.json`, has the points of test documents that fit into the context. Both are written after each run.
 """
 
@@ -16,10 +19,12 @@ import argparse
 import dataclasses
 import functools
 import itertools
+import json
 import math
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +33,7 @@ import torch
 from harness import describe_machine, installed_versions, source_commit, write_report
 from rich.console import Console
 from rich.table import Table
-from run_pool import Result, RunPool, Task, read_earlier, select_new
+from run_pool import Result, RunPool, Task, median_speed, read_earlier, select_new, shared_gpu
 from world_documents import DocumentEvaluation, Documents
 
 from bytewright.account import count_flops, count_parameters
@@ -48,6 +53,8 @@ TOKENIZER_BYTES = 50_000_000
 DEFAULT_FLOPS = 1.2e14
 MAX_SPEED = 6e6
 """The assumed FLOP/s, and the most tokens per second, of a shape that has not been measured yet."""
+LARGE = 1024
+"""Models of at least this width count as two runs."""
 NATS_PER_BIT = math.log(2)
 
 
@@ -56,13 +63,45 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
     parser.add_argument("--json", type=Path, required=True, help="the results")
     parser.add_argument("--limit", type=float, default=540.0, help="seconds after which everything ends")
-    parser.add_argument("--slots", type=int, default=3, help="runs that share the GPU")
+    parser.add_argument("--slots", type=int, help="runs at a time; by default 6 with MPS, and otherwise 3")
+    parser.add_argument(
+        "--mps", action="store_true", help="let small kernels of several runs use the GPU at a time"
+    )
     parser.add_argument("--scale", choices=("smoke",), help="a small size of the same sweeps, for a CPU")
     parser.add_argument("--documents", type=int, default=1000, help="test documents of any length")
-    parser.add_argument("--earlier", type=Path, help="results of an earlier call; not repeated")
+    parser.add_argument("--earlier", type=Path, nargs="*", default=[], help="earlier results; not repeated")
     parser.add_argument("--sweeps", nargs="+", default=[RATES, *LEVELS], help="the sweeps of recipes to run")
+    parser.add_argument(
+        "--points", nargs="+", type=Point.parse, help="SWEEP:WIDTH:SEEDS, instead of --sweeps"
+    )
     parser.add_argument("--work", type=Path, help="folder for texts and runs; by default a temporary one")
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.points:
+        options.sweeps = list(dict.fromkeys(point.sweep for point in options.points))
+    return options
+
+
+@dataclass(frozen=True)
+class Point:
+    """A size of a sweep, and how many seeds it should have in the end."""
+
+    sweep: str
+    width: int
+    num_seeds: int
+
+    @classmethod
+    def parse(cls, text: str) -> Point:
+        """Read SWEEP:WIDTH:SEEDS."""
+        sweep, width, num_seeds = text.split(":")
+        return cls(sweep, int(width), int(num_seeds))
+
+    def trials(self, trials: Iterable[Trial]) -> list[Trial]:
+        """Return the trial of this size once per seed."""
+        first = next(trial for trial in trials if trial.config.model.d_model == self.width)
+        return [
+            dataclasses.replace(first, config=dataclasses.replace(first.config, seed=seed))
+            for seed in range(self.num_seeds)
+        ]
 
 
 class Texts:
@@ -147,19 +186,19 @@ def make_task(trial: Trial, sweep: str, data: Path, lr: float | None = None) -> 
         "seed": config.seed,
     }
     name = f"{model.d_model}-{num_tokens}-{config.optimizer.lr:g}-{config.seed}"
-    return Task(name, str(model.d_model), config, about)
+    return Task(name, str(model.d_model), config, about, num_slots=2 if model.d_model >= LARGE else 1)
 
 
-def default_speed(task: Task) -> float:
-    """Return the assumed tokens per second of a shape that has not been measured."""
-    flops_per_token: float = task.about["flops"] / task.about["tokens"]
-    return min(MAX_SPEED, DEFAULT_FLOPS / flops_per_token)
+def repeat_task(tasks: Iterable[Task]) -> Task:
+    """Return the shortest run again: it shows whether later code gives the same result."""
+    task = min(tasks, key=lambda task: task.about["flops"] + task.num_tokens)
+    return dataclasses.replace(task, name=f"repeat-{task.name}", about={**task.about, "sweep": "repeat"})
 
 
 class Record:
     """All results so far, and the files that hold them."""
 
-    def __init__(self, path: Path, evaluation: DocumentEvaluation, texts: Texts, scale: str | None) -> None:
+    def __init__(self, path: Path, evaluation: DocumentEvaluation, texts: Texts, **settings: Any) -> None:
         self.path, self.evaluation, self.texts = path, evaluation, texts
         self.runs: list[Result] = []
         self.lr: float | None = None
@@ -169,8 +208,21 @@ class Record:
             "machine": describe_machine() | {"cuda": on_gpu},
             "commit": source_commit(),
             "versions": installed_versions(["torch"]),
-            "scale": scale,
+            **settings,
         }
+
+    def continue_from(self, paths: Sequence[Path]) -> None:
+        """Add the runs of earlier calls, which must have measured the same tokens of the same documents."""
+        for path in paths:
+            earlier = json.loads(path.read_text())["sets"]
+            for name, (documents, chosen) in self.sets.items():
+                ours = documents.summarise(chosen) | {"cells": [list(cell) for cell in documents.cells]}
+                for key in ("documents", "bytes", "tokens", "choices", "cells"):
+                    if earlier[name][key] != ours[key]:
+                        raise SystemExit(
+                            f"{path}: the {name} documents have other {key} than those of this call"
+                        )
+        self.runs = read_earlier(paths)
 
     def add(self, task: Task, result: Result) -> None:
         """Add a run with its losses, and write the files."""
@@ -179,10 +231,17 @@ class Record:
             about = documents.summarise(chosen)
             result[f"{name}_loss"] = sum(bits) / about["tokens"] * NATS_PER_BIT
             result[f"{name}_bits_per_byte"] = sum(bits) / about["bytes"]
+        result["commit"] = self.about["commit"]
         self.runs.append(result)
         shown = result.get("error") or f"{result['test_loss']:.4f} nats, {result['training_seconds']:.1f} s"
         print(f"{len(self.runs):3} {task.name}: {shown}", flush=True)
         self.write()
+
+    def expect_speed(self, task: Task) -> float:
+        """Return the tokens per second that a run may reach: the median of its width, if there is one."""
+        flops_per_token: float = task.about["flops"] / task.about["tokens"]
+        measured = median_speed(self.runs, width=task.about["width"])
+        return measured or min(MAX_SPEED, DEFAULT_FLOPS / flops_per_token)
 
     def floor(self, name: str) -> float:
         """Return the entropy of a set of documents in bits per byte."""
@@ -284,7 +343,7 @@ def print_table(record: Record) -> None:
         table.add_column(heading, justify="right")
     for heading in ("std", "fitting: excess", "facts: excess", "tokens/s"):
         table.add_column(heading, justify="right")
-    complete = [run for run in record.runs if "error" not in run]
+    complete = [run for run in record.runs if "error" not in run and run["sweep"] != "repeat"]
     order = sorted(complete, key=lambda run: (level_of(run), run["width"], run["lr"]))
     for _, group in itertools.groupby(order, key=lambda run: (level_of(run), run["width"], run["lr"])):
         runs = list(group)
@@ -316,45 +375,59 @@ def print_table(record: Record) -> None:
 def main() -> None:
     """Run everything and print a table."""
     options = parse_arguments()
+    with shared_gpu(options.mps) as is_shared, tempfile.TemporaryDirectory(prefix="scaling") as temporary:
+        run_all(options, options.work or Path(temporary), is_shared)
+
+
+def run_all(options: argparse.Namespace, work: Path, is_shared: bool) -> None:
+    """Run everything that no earlier call has run, and print a table."""
     start = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="scaling") as temporary:
-        work = options.work or Path(temporary)
-        files = {name: RECIPES / f"{name}.toml" for name in options.sweeps}
-        sweeps = {name: read_sweep(file, scale=options.scale).trials for name, file in files.items()}
-        trials = [trial for name in sweeps for trial in sweeps[name]]
-        texts = Texts(work / "texts", trials[0], options.documents)
-        small = texts.prepare_small()
-        pool = RunPool(work / "runs", num_slots=options.slots, deadline=start + options.limit - 8)
-        try:
-            few = BudgetConfig(steps=6)
-            warm = [make_task(trial, "warm-up", small) for trial in trials]
-            by_size = sorted(warm, key=lambda task: -task.about["parameters"])
-            pool.warm_up(
-                dataclasses.replace(task, config=dataclasses.replace(task.config, budget=few))
-                for task in by_size
-            )
-            data = texts.prepare_large()
-            evaluation = texts.read_documents()
-            record = Record(options.json, evaluation, texts, options.scale)
-            record.runs = read_earlier(options.earlier)
-            print(f"{time.monotonic() - start:.0f} s: the data is ready; {texts.seconds}", flush=True)
-            rates = [make_task(trial, RATES, data) for trial in sweeps.get(RATES, [])]
-            pool.run(select_new(rates, record.runs), evaluation, record.add, default_speed)
-            base = read_sweep(RECIPES / f"{RATES}.toml", scale=options.scale).trials[0].config
-            record.lr = record.choose_rate(base.model.d_model, base.optimizer.lr)
-            print(f"{time.monotonic() - start:.0f} s: the rate is {record.lr}", flush=True)
+    num_slots = options.slots or (6 if is_shared else 3)
+    files = {name: RECIPES / f"{name}.toml" for name in options.sweeps}
+    sweeps = {name: read_sweep(file, scale=options.scale).trials for name, file in files.items()}
+    points = [
+        (point.sweep, trial) for point in options.points or () for trial in point.trials(sweeps[point.sweep])
+    ]
+    trials = [trial for _, trial in points] or [trial for name in sweeps for trial in sweeps[name]]
+    texts = Texts(work / "texts", trials[0], options.documents)
+    small = texts.prepare_small()
+    pool = RunPool(work / "runs", num_slots=num_slots, deadline=start + options.limit - 8)
+    try:
+        few = BudgetConfig(steps=6)
+        warm = [make_task(trial, "warm-up", small) for trial in trials]
+        by_size = sorted(warm, key=lambda task: -task.about["parameters"])
+        pool.warm_up(
+            dataclasses.replace(task, config=dataclasses.replace(task.config, budget=few)) for task in by_size
+        )
+        data = texts.prepare_large()
+        evaluation = texts.read_documents()
+        settings = {"scale": options.scale, "slots": num_slots, "mps": is_shared}
+        record = Record(options.json, evaluation, texts, **settings)
+        record.continue_from(options.earlier)
+        print(f"{time.monotonic() - start:.0f} s: the data is ready; {texts.seconds}", flush=True)
+
+        def run(tasks: Iterable[Task]) -> None:
+            pool.run(select_new(tasks, record.runs), evaluation, record.add, record.expect_speed)
+
+        run(make_task(trial, RATES, data) for trial in sweeps.get(RATES, []))
+        base = read_sweep(RECIPES / f"{RATES}.toml", scale=options.scale).trials[0].config
+        record.lr = record.choose_rate(base.model.d_model, base.optimizer.lr)
+        print(f"{time.monotonic() - start:.0f} s: the rate is {record.lr}", flush=True)
+        if options.points:
+            tasks = [make_task(trial, name, data, record.lr) for name, trial in points]
+            done = {each["name"] for each in record.runs}
+            again = [repeat_task(task for task in tasks if task.name in done)] if done else []
+            run([*tasks[:1], *again, *tasks[1:]])
+        else:
             others = [name for name in options.sweeps if name != RATES]
             tasks = [make_task(trial, name, data, record.lr) for name in others for trial in sweeps[name]]
-            first = [task for task in tasks if task.config.seed == 0]
-            pool.run(select_new(first, record.runs), evaluation, record.add, default_speed)
-            further = [task for task in tasks if task.config.seed != 0]
-            ordered = record.order_seeds(select_new(further, record.runs))
-            pool.run(ordered, evaluation, record.add, default_speed)
-        finally:
-            pool.close()
-        record.write()
-        print(f"{time.monotonic() - start:.0f} s in all")
-        print_table(record)
+            run(task for task in tasks if task.config.seed == 0)
+            run(record.order_seeds(task for task in tasks if task.config.seed != 0))
+    finally:
+        pool.close()
+    record.write()
+    print(f"{time.monotonic() - start:.0f} s in all")
+    print_table(record)
 
 
 if __name__ == "__main__":
