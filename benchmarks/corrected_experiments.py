@@ -322,14 +322,14 @@ def main() -> None:
     )
     parser.add_argument("--earlier", type=Path, nargs="*", default=[], help="earlier results; not repeated")
     parser.add_argument("--test", action="store_true", help="a small size, for a CPU")
-    options = parser.parse_args()
+    options, start = parser.parse_args(), time.monotonic()
     with shared_gpu(options.mps) as is_shared:
-        run_all(options, is_shared)
+        run_all(options, start, is_shared)
 
 
-def run_all(options: argparse.Namespace, is_shared: bool) -> None:
+def run_all(options: argparse.Namespace, start: float, is_shared: bool) -> None:
     """Run everything that no earlier call has run, and print the tables."""
-    start, plan = time.monotonic(), TEST if options.test else Plan()
+    plan = TEST if options.test else Plan()
     runs = read_earlier(options.earlier)
     num_slots = options.slots or (6 if is_shared else 2)
     on_gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None

@@ -1,7 +1,7 @@
 """Compare all bits of training on 1, 2, 4 and 8 ranks, and of runs that are killed 20 times. CPU only.
 
     python benchmarks/rank_matrix.py --json results/matrix.json                  # 16 cores: eight minutes
-    python benchmarks/rank_matrix.py --kills 0 --strategies shard --ranks 8 1 --compile off on   # in this order
+    python benchmarks/rank_matrix.py --kills 0 --strategies shard --ranks 8 1   # jobs in this order
     python benchmarks/rank_matrix.py --steps 6 --kills 2 --ranks 1 2 --compile off --cores 2       # to try it
 
 The matrix: AdamW and Muon, fp32 and bf16, eager and compiled, replicated and sharded, each for 200 steps of

@@ -36,6 +36,8 @@ MARGIN = 1.2
 """A run starts if this multiple of its expected time is left, since other runs change its speed."""
 TRY_GPU = "import torch; x = torch.ones(512, 512, device='cuda'); assert (x @ x).sum().item() == 2**27"
 TRY_SECONDS = 60.0
+CLOSE_SECONDS = 5.0
+"""How long all processes together have to end before they are killed."""
 
 Result = dict[str, Any]
 Evaluate = Callable[[Any], Mapping[str, Any]]
@@ -293,7 +295,8 @@ class RunPool:
                     member.pipe.send(None)
                 else:
                     member.process.terminate()
+        last = time.monotonic() + CLOSE_SECONDS
         for member in self.members.values():
-            member.process.join(timeout=5)
+            member.process.join(timeout=max(0.0, last - time.monotonic()))
             if member.process.is_alive():
                 member.process.kill()

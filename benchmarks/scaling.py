@@ -191,7 +191,7 @@ def make_task(trial: Trial, sweep: str, data: Path, lr: float | None = None) -> 
 
 def repeat_task(tasks: Iterable[Task]) -> Task:
     """Return the shortest run again: it shows whether later code gives the same result."""
-    task = min(tasks, key=lambda task: task.about["flops"] + task.num_tokens)
+    task = min(tasks, key=lambda task: task.num_tokens)
     return dataclasses.replace(task, name=f"repeat-{task.name}", about={**task.about, "sweep": "repeat"})
 
 
@@ -374,14 +374,13 @@ def print_table(record: Record) -> None:
 
 def main() -> None:
     """Run everything and print a table."""
-    options = parse_arguments()
+    options, start = parse_arguments(), time.monotonic()
     with shared_gpu(options.mps) as is_shared, tempfile.TemporaryDirectory(prefix="scaling") as temporary:
-        run_all(options, options.work or Path(temporary), is_shared)
+        run_all(options, start, options.work or Path(temporary), is_shared)
 
 
-def run_all(options: argparse.Namespace, work: Path, is_shared: bool) -> None:
+def run_all(options: argparse.Namespace, start: float, work: Path, is_shared: bool) -> None:
     """Run everything that no earlier call has run, and print a table."""
-    start = time.monotonic()
     num_slots = options.slots or (6 if is_shared else 3)
     files = {name: RECIPES / f"{name}.toml" for name in options.sweeps}
     sweeps = {name: read_sweep(file, scale=options.scale).trials for name, file in files.items()}
