@@ -5,14 +5,17 @@ from __future__ import annotations
 import dataclasses
 import random
 import threading
-from typing import Never
+from typing import Any, Never
 
 import pytest
 import torch
+from torch import Tensor
 
 from bytewright.errors import UsageError
 from bytewright.generate import Generator, SamplingConfig
+from bytewright.generate.decoder import Decoder, KeyValueCache
 from bytewright.generate.interpret import token_losses
+from bytewright.generate.slots import SlotBatch
 from bytewright.serve.engine import EngineClosedError, Job, QueueFullError, Update
 from jobs import CONFIG, RunningEngine, make_model, random_job, running_engine
 from rejection import rejects
@@ -110,6 +113,43 @@ def test_a_poisoned_prompt_without_new_tokens_fails_and_leaves_nothing_in_its_sl
             assert result.last.error is not None
             assert result.prompt_scores == []
             assert running.run([Job([5], GREEDY)]) == [expected]
+
+
+def test_a_shape_that_changes_few_results_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some operations round the last elements of a batch differently, which changes only some values."""
+    step, num_steps = Decoder.step, 0
+
+    def change_some(decoder: Decoder, cache: KeyValueCache, *given: Any) -> Tensor:
+        nonlocal num_steps
+        logits = step(decoder, cache, *given)
+        if cache.batch_size == 2:
+            num_steps += 1
+            if num_steps % 8 == 0:
+                logits = logits.clone()
+                logits[-1, -1] += 1
+        return logits
+
+    monkeypatch.setattr(Decoder, "step", change_some)
+    batch = SlotBatch(Decoder(make_model(), 4), 4, num_ids=97)
+    assert not [shape for shape in batch._shapes if shape[0] == 2]
+    assert batch._shape_for(2, 1)[0] == 4
+
+
+@pytest.mark.parametrize("has_equal_shapes", [True, False])
+@pytest.mark.parametrize("length", [5, 70])
+def test_values_in_a_free_slot_never_reach_the_next_request(has_equal_shapes: bool, length: int) -> None:
+    """Steps that a GPU had in flight when a job ended can leave NaN in its slot."""
+    model = make_model(torch.float32)
+    job = Job([5] * length, LONG, num_top=2, scores_prompt=True)
+    with running_engine(model, num_slots=2) as running:
+        batch = running.engine.batch
+        if not has_equal_shapes:
+            batch._shapes.clear()  # all steps have the full shape
+        (expected,) = running.run([job])
+        for buffer in batch.cache.keys + batch.cache.values:
+            buffer.fill_(torch.nan)
+        again = [dataclasses.replace(job) for _ in range(2)]
+        assert running.run(again) == [expected, expected]
 
 
 def test_a_cancelled_job_frees_its_slot_and_reports_nothing_more() -> None:
@@ -216,9 +256,9 @@ def test_an_error_fails_the_running_jobs_and_the_next_ones_are_run(monkeypatch: 
 
 
 def test_an_engine_whose_device_is_lost_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After some errors of CUDA, every later operation fails, also the clearing of slots."""
+    """After some errors of CUDA, every later operation fails, also the release of slots."""
     with running_engine(make_model(), num_slots=1) as running:
-        for name in ("read", "clear"):
+        for name in ("read", "release"):
             monkeypatch.setattr(running.engine.batch, name, fail)
         for result in running.run([Job([5], GREEDY), Job([6], GREEDY)]):
             assert result.last is not None

@@ -84,10 +84,13 @@ class KeyValueCache:
         view.arrivals = self.arrivals[:num_rows]
         return view
 
-    def clear(self, row: int) -> None:
-        """Set a row to 0; masked positions that are not finite would make its attention NaN."""
+    def clear(self, row: int, first: int = 0) -> None:
+        """Set the positions of a row from `first` on to 0.
+
+        Tensor operations multiply masked positions by 0; one that is not finite would make attention NaN.
+        """
         for buffer in self.keys + self.values:
-            buffer[row] = 0
+            buffer[row, :, first:] = 0
 
     def write_prompt(
         self,

@@ -190,7 +190,7 @@ class Engine:
         self._updates: list[tuple[Job, Update]] = []
         self._is_closed = self._must_stop = False
         self.is_device_lost = False
-        """Whether slots could not be cleared after an error; the engine then ends."""
+        """Whether slots could not be released after an error; the engine then ends."""
         self._stats = EngineStats(num_slots=num_slots)
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
@@ -322,7 +322,7 @@ class Engine:
         """Remove cancelled jobs, and give free slots to waiting ones, the lowest slot first."""
         with self._changed:
             for it in [it for it in self._all_running() if it.job.is_cancelled]:
-                self._release(it, is_clean=False)
+                self._release(it)
             for job in [job for job in self._waiting if job.is_cancelled]:
                 self._waiting.remove(job)
                 self._stats.num_waiting_tokens -= self._max_tokens(job)
@@ -387,7 +387,7 @@ class Engine:
         self._stats.num_steps += num_steps
         for it in active:
             it.num_launched = min(it.num_launched + num_steps, it.room)
-        if self.batch.ignores_leftovers and not self._needs_scores():
+        if self.batch.is_on_gpu and not self._needs_scores():
             self._vacate([it for it in active if it.num_launched == it.room])
         return True
 
@@ -459,9 +459,9 @@ class Engine:
     def _end(self, it: _Running, update: Update) -> None:
         self._updates.append((it.job, update))
         with self._changed:
-            self._release(it, is_clean=update.error is None)
+            self._release(it)
 
-    def _release(self, it: _Running, *, is_clean: bool) -> None:
+    def _release(self, it: _Running) -> None:
         """Free the slot of a job, if it still has one; the caller holds the lock."""
         it.has_ended = True
         self._num_scored -= it.job.num_top is not None
@@ -469,8 +469,6 @@ class Engine:
             self._leaving.remove(it)
             return
         del self._running[it.slot]
-        if not is_clean:
-            self.batch.clear(it.slot)
         self.batch.release(it.slot)
 
     def _all_running(self) -> list[_Running]:
@@ -484,10 +482,10 @@ class Engine:
                 if not it.job.is_cancelled:
                     self._updates.append((it.job, Update(error=error)))
                 try:
-                    self._release(it, is_clean=False)
+                    self._release(it)
                 except Exception:  # some errors of CUDA persist until the process ends
                     if not self.is_device_lost:
-                        logger.exception("a slot could not be cleared")
+                        logger.exception("a slot could not be released")
                     self.is_device_lost = self._is_closed = self._must_stop = True
             for job in self._waiting if self._must_stop else ():
                 self._updates.append((job, Update(error=error)))
