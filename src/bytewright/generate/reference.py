@@ -6,6 +6,8 @@ ids.
 
 from __future__ import annotations
 
+import contextlib
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -81,6 +83,10 @@ def check_prompts(config: ModelConfig, prompts: Sequence[Sequence[int]], *, slid
 
 def check_ids(config: ModelConfig, ids: Sequence[int], name: str) -> None:
     """Raise `UsageError` if an id is not in the vocabulary of the model; `name` is what has the ids."""
+    with contextlib.suppress(TypeError, OverflowError):
+        numbers = array("q", ids)
+        if not numbers or (min(numbers) >= 0 and max(numbers) < config.vocab_size):
+            return
     for place, id in enumerate(ids):
         if not hasattr(id, "__index__") or not 0 <= id < config.vocab_size:
             raise UsageError(
