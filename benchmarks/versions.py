@@ -92,9 +92,9 @@ def start_version(root: Path, worker: list[str]) -> subprocess.Popen[str]:
 
 
 def commit_of(root: Path) -> str:
-    """Return the short name of the commit of a checkout."""
+    """Return the short name of the commit of a checkout; "?" for a folder without a repository."""
     command = ["git", "-C", str(root), "rev-parse", "--short=7", "HEAD"]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+    return subprocess.run(command, capture_output=True, text=True).stdout.strip() or "?"
 
 
 def request(process: subprocess.Popen[str], operation: str) -> float:
