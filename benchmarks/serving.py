@@ -7,8 +7,8 @@ Install locust, 'llama-cpp-python[server]' and 'transformers[serving]'; a server
 skipped. locust generates the load in a process of its own. Every client sends one request after another: a
 prompt of `--prompt-tokens` tokens, `--new-tokens` greedy tokens, as a stream. The table shows tokens per
 second, the time until the first token and the time between tokens (p50, p99). llama.cpp gets the run as GGUF
-in F32, and transformers as a Llama in float32. All servers use the same number of threads, one after the
-other. Use an otherwise idle machine.
+in F32, and transformers as a Llama in float32. The servers run one after the other. By default each chooses
+its number of threads; `--threads` sets it for all. Use an otherwise idle machine.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--prompt-tokens", type=int, default=16)
     parser.add_argument("--new-tokens", type=int, default=100)
     parser.add_argument("--slots", type=int, default=32)
-    parser.add_argument("--threads", type=int, default=os.cpu_count(), help="of each server")
+    parser.add_argument("--threads", type=int, help="of each server (default: its own choice)")
     parser.add_argument("--port", type=int, default=18200)
     parser.add_argument("--json", type=Path)
     return parser.parse_args()
@@ -109,7 +109,9 @@ def command_of(name: str, arguments: argparse.Namespace, folder: Path) -> Sequen
         if not file.exists():
             export = [*bytewright, "export", str(arguments.run), "--to", "gguf", "--out", str(file)]
             subprocess.run(export, check=True)
-        threads = ["--n_threads", str(arguments.threads), "--n_threads_batch", str(arguments.threads)]
+        threads = []
+        if arguments.threads is not None:
+            threads = ["--n_threads", str(arguments.threads), "--n_threads_batch", str(arguments.threads)]
         # By default a new request ends the one that is being answered.
         options = ["--model", str(file), "--port", port, "--interrupt_requests", "False", *threads]
         return [sys.executable, "-m", "llama_cpp.server", *options]
@@ -127,7 +129,9 @@ def running(command: Sequence[str], arguments: argparse.Namespace) -> Iterator[s
     """Start a server, wait until it accepts connections and answers, and stop it at the end."""
     hub = Path(tempfile.gettempdir(), "bytewright-empty-hub")  # transformers lists the models of this folder
     hub.mkdir(exist_ok=True)
-    environment = {**os.environ, "OMP_NUM_THREADS": str(arguments.threads), "HF_HUB_CACHE": str(hub)}
+    environment = {**os.environ, "HF_HUB_CACHE": str(hub)}
+    if arguments.threads is not None:
+        environment["OMP_NUM_THREADS"] = str(arguments.threads)
     process = subprocess.Popen(command, env=environment, start_new_session=True)
     url = f"http://127.0.0.1:{arguments.port}"
     try:

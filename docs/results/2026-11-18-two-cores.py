@@ -56,6 +56,19 @@ def serving_rows():
             yield (clients, server, f"{row['tokens_per_second']:,.0f}", *shown, *later)
 
 
+def thread_rows():
+    yield ("threads", "clients", "tokens/s", "next token p50, ms", "p99, ms")
+    for row in serving["threads"]["rows"]:
+        later = [f"{row['next_token_ms'][share]:.1f}" for share in ("p50", "p99")]
+        yield (row["threads"], row["clients"], f"{row['tokens_per_second']:,.0f}", *later)
+
+
+def step_rows():
+    yield ("texts", "step, µs", "tokens/s")
+    for row in serving["engine_alone"]["rows"]:
+        yield (row["texts"], f"{row['us_per_step']:,.0f}", f"{row['tokens_per_second']:,.0f}")
+
+
 ours, again = (find_row("bytewright", 32, run)["tokens_per_second"] for run in (1, 2))
 peers = {"llama-cpp-python": 1, "transformers": 2}
 fastest = max(find_row(name, 32, run)["tokens_per_second"] for name, run in peers.items())
@@ -75,6 +88,9 @@ FIGURES = [
     f"requests {settings['new_tokens']} new ones",
     f"serve` ({settings['slots']} slots)",
     list(serving_rows()),
+    list(thread_rows()),
+    list(step_rows()),
+    f"{serving['threads']['seconds']} seconds for each line",
     f"With 32 clients, our server generates {ours / fastest:.1f} times as many tokens per second",
     f"reached {again:,.0f} tokens/s with 32 clients",
     f"{books['storybook']['MB/s']:.0f} MB/s and the world book at {books['worldbook']['MB/s']:.0f} MB/s",
@@ -91,6 +107,7 @@ GIVEN = {
     "1 GB": "the size that was asked for",
     "0.5 s": "the difference in the table",
     "18 times": "57 MB of novels in 1 GB",
+    "With 32 clients, the connections": "a row of the table",
     "10,000 hostile requests": "tests/serve/test_hostile.py, with --slow",
     "in 16 seconds": "printed by pytest",
 }
