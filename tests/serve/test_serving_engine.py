@@ -258,7 +258,7 @@ def test_an_error_fails_the_running_jobs_and_the_next_ones_are_run(monkeypatch: 
 def test_an_engine_whose_device_is_lost_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """After some errors of CUDA, every later operation fails, also the release of slots."""
     with running_engine(make_model(), num_slots=1) as running:
-        for name in ("read", "release"):
+        for name in ("read", "reset_released"):
             monkeypatch.setattr(running.engine.batch, name, fail)
         for result in running.run([Job([5], GREEDY), Job([6], GREEDY)]):
             assert result.last is not None

@@ -127,7 +127,8 @@ class SlotBatch:
         """Mark a slot as unused; steps still compute it, until `read` and `start` prepare it again."""
         self._released.add(slot)
 
-    def _reset_released(self) -> None:
+    def reset_released(self) -> None:
+        """Prepare released slots for steps without a sequence; it raises if the device is lost."""
         if self._released:
             slots = send(torch.tensor(sorted(self._released)), self.decoder.device)
             self.ids.index_fill_(0, slots, self._idle_id)
@@ -145,7 +146,7 @@ class SlotBatch:
 
         On a GPU, either all chunks are the first of their prompts, or none is.
         """
-        self._reset_released()
+        self.reset_released()
         for chunk in chunks:
             self._num_read[chunk.slot] = chunk.start + len(chunk.ids)
         if not self.is_on_gpu:
@@ -224,7 +225,7 @@ class SlotBatch:
 
         `num_tokens` includes the tokens that the steps read. On a GPU the call returns before the steps end.
         """
-        self._reset_released()
+        self.reset_released()
         kind = max(self.kinds[slot] for slot in active)
         if self.is_on_gpu:
             return self._launch_on_gpu(kind, num_tokens + num_steps - 1, num_steps)

@@ -481,12 +481,12 @@ class Engine:
             for it in self._all_running():
                 if not it.job.is_cancelled:
                     self._updates.append((it.job, Update(error=error)))
-                try:
-                    self._release(it)
-                except Exception:  # some errors of CUDA persist until the process ends
-                    if not self.is_device_lost:
-                        logger.exception("a slot could not be released")
-                    self.is_device_lost = self._is_closed = self._must_stop = True
+                self._release(it)
+            try:
+                self.batch.reset_released()
+            except Exception:  # some errors of CUDA persist until the process ends
+                logger.exception("the slots could not be released")
+                self.is_device_lost = self._is_closed = self._must_stop = True
             for job in self._waiting if self._must_stop else ():
                 self._updates.append((job, Update(error=error)))
             if self._must_stop:
