@@ -159,5 +159,18 @@ def suggest(key: str, known: Iterable[str], path: str = "") -> str:
     ('; did you mean schedule.warmup?', '; known are kind, warmup')
     """
     known = list(known)
-    near = get_close_matches(key, known, n=1)
-    return f"; did you mean {path}{near[0]}?" if near else f"; known are {', '.join(known)}"
+    near = find_closest(key, known)
+    return f"; did you mean {path}{near}?" if near else f"; known are {', '.join(known)}"
+
+
+def find_closest(word: str, known: Iterable[str]) -> str | None:
+    """Return the known word that `word` resembles most, or None if it resembles none.
+
+    >>> [find_closest(word, ["kind", "tiny", "warmup"]) for word in ("warmpu", "tyni", "x")]
+    ['warmup', 'tiny', None]
+    """
+    known = list(known)
+    near = get_close_matches(word, known, n=1)
+    if not near:  # in a short word, two letters in the wrong order are half of its letters
+        near = [other for other in known if sorted(other) == sorted(word)]
+    return near[0] if near else None

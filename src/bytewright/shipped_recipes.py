@@ -16,7 +16,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Literal
 
-from bytewright.errors import UsageError, suggest
+from bytewright.errors import UsageError, find_closest
 
 FOLDER = Path(str(resources.files("bytewright") / "recipes"))
 SUFFIX = ".toml"
@@ -88,11 +88,14 @@ def find_recipe(recipe: Path) -> Path:
     if recipe.stem in shipped and recipe.suffix == SUFFIX:
         message = f"{recipe} does not exist; write {recipe.stem} for the recipe that comes with Bytewright"
         raise UsageError(message, path=recipe, key=recipe.stem)
+    problem = f"there is no file and no recipe {str(recipe)!r}"
     if recipe.exists() or recipe.suffix or len(recipe.parts) > 1:
-        what = "is not a file" if recipe.exists() else "does not exist"
-        raise UsageError(f"{recipe} {what}; `bytewright recipes` lists the recipes that exist", path=recipe)
-    message = f"there is no file and no recipe {str(recipe)!r}{suggest(str(recipe), shipped)}"
-    raise UsageError(message, path=recipe, expected=sorted(shipped))
+        problem = f"{recipe} is not a file" if recipe.exists() else f"{recipe} does not exist"
+    meant = {name: name for name in shipped} | {f"{name}{SUFFIX}": name for name in shipped}
+    meant |= {path.name: str(path) for path in recipe.parent.glob(f"*{SUFFIX}")}
+    near = find_closest(recipe.name, meant)
+    hint = f"did you mean {meant[near]}?" if near else "`bytewright recipes` lists the recipes that exist"
+    raise UsageError(f"{problem}; {hint}", path=recipe, expected=sorted(shipped))
 
 
 def find_shipped(path: Path) -> ShippedRecipe | None:

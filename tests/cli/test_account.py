@@ -305,7 +305,7 @@ def test_invalid_options_are_one_sentence(run: RunCommand, arguments: list[str],
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ("[model]\nd_modle = 3\n", "did you mean d_model?"),
+        ("[model]\nd_modle = 3\n", "unknown key model.d_modle; did you mean model.d_model?"),
         ("model = 3\n", "model must be a table"),
         ("[model\n", "is not valid TOML"),
         ("[model]\nvocab_size = 10\n", "is missing"),

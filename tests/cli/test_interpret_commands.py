@@ -97,12 +97,14 @@ def test_attention_prints_all_heads_or_draws_one(model_folder: Path, ids: list[i
     weights = json.loads(run("attention", model_folder, "--prompt", TEXT, "--json").out)["weights"]
     assert (len(weights), len(weights[0]), len(weights[0][0])) == (2, 2, len(ids))
     table = run("attention", model_folder, "--prompt", TEXT).out.splitlines()
-    assert len(table) == 1 + 2 * 2
+    assert len(table) == 1 + 2 * 2 + 2  # the last line is the legend
+    assert all(column in table[-1] for column in ("itself", "previous", "first", "distance"))
     itself = [weights[1][0][place][place] for place in range(1, len(ids))]
     assert table[3].split()[:3] == ["1", "0", f"{sum(itself) / len(itself):.2f}"]
     drawn = run("attention", model_folder, "--prompt", TEXT, "--layer", "0", "--head", "1").out.splitlines()
-    assert len(drawn) == len(ids)
+    assert len(drawn) == len(ids) + 2
     assert "██" in drawn[0]  # the first token has only itself
+    assert "░ from 0.2, ▒ from 0.4, ▓ from 0.6, █ from 0.8" in drawn[-1]
 
 
 def test_lens_prints_the_prediction_of_every_layer(
@@ -114,7 +116,8 @@ def test_lens_prints_the_prediction_of_every_layer(
     assert found == [layer.ids.tolist() for layer in layers]
     table = run("lens", model_folder, "--prompt", TEXT).out.splitlines()
     assert table[0].split() == ["token", "embeddings", "layer", "0", "layer", "1"]
-    assert len(table) == 1 + len(ids)
+    assert len(table) == 1 + len(ids) + 2
+    assert "most probable next tokens" in table[-1]
 
 
 def test_an_id_without_a_token_is_listed(tmp_path: Path, run: RunCommand) -> None:

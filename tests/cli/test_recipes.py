@@ -87,6 +87,21 @@ def test_an_unknown_recipe_is_rejected(folder: Path, run: RunCommand, name: str)
         assert outcome.err.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        *(("tyni", "tiny"), ("tniy", "tiny"), ("tny", "tiny"), ("learnig_rate", "learning_rate")),
+        *(("mien.toml", "mine.toml"), ("mine", "mine.toml"), ("recipes/tyni.toml", "tiny")),
+    ],
+)
+def test_an_unknown_recipe_suggests_the_closest_one(
+    folder: Path, run: RunCommand, name: str, meant: str
+) -> None:
+    (folder / "mine.toml").write_text("seed = 1")
+    for command in ("train", "sweep", "recipes", "account --config"):
+        assert f"; did you mean {meant}?" in run(*command.split(), name).err
+
+
 def test_missing_data_is_rejected_with_the_commands_that_make_it(folder: Path, run: RunCommand) -> None:
     outcome = run("train", "tiny")
     assert outcome.code == 2

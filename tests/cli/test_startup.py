@@ -66,6 +66,7 @@ def test_a_command_that_computes_nothing_does_not_import_torch(folder: Path, com
     "command",
     [
         *("trian", "corpus sats", "train", "runs gone", "report gone", "resume gone", "sweep gone.toml"),
+        *("train tyni", "sweep learnig_rate", "recipes tyni", "account --config tyni"),
         *("train gone.toml --out new", "evaluate gone", "evaluate runs/first gone.npy", "generate gone"),
         *("export gone --to hf --out new", "import gone --out new", "account --config gone.toml"),
         *("tokenizer inspect gone", "tokenizer encode gone gone.txt --out new.npy"),

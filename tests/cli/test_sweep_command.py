@@ -138,7 +138,8 @@ def test_mistakes_are_one_sentence(place: Path, run: RunCommand) -> None:
         (["missing.toml"], "missing.toml does not exist"),
         ([], "a sweep file is missing"),
         (["rates.toml", "--scale", "smoke"], "no scale 'smoke'"),
-        (["rates.toml", "--set", "optimizer.lrr=3"], "did you mean optimizer.lr?"),
+        (["rates.toml", "--set", "optimizer.lrr=3"], "bytewright: --set: unknown key optimizer.lrr"),
+        (["rates.toml", "--set", "optimizer.lr=3"], "bytewright: --set: optimizer.lr cannot have one value"),
         (["rates.toml", "--jobs", "0"], "--jobs must be at least 1"),
         (["rates.toml", "rates.toml"], "would share a folder"),
     ]:

@@ -303,8 +303,15 @@ def test_a_second_signal_during_the_save_reports_where_a_resume_continues(
         ("train small.toml --out taken", ["taken", "is not empty"]),
         (
             "train small.toml --out a --set batch_sise=3",
-            ["unknown key batch_sise", "did you mean batch_size?"],
+            ["--set: unknown key batch_sise; did you mean batch_size?"],
         ),
+        ("train small.toml --out a --set seed=1 optimizer.lr=high", ["bytewright: --set: optimizer.lr must"]),
+        ("train small.toml --out a --set optimizer=1", ["bytewright: --set: optimizer must be a table"]),
+        (
+            "train small.toml --out a --set model.d_model=7",
+            ["bytewright: small.toml with --set model.d_model=7: d_model (7) must be a multiple of"],
+        ),
+        ("train wrong.toml --out a --set seed=1", ["bytewright: wrong.toml: unknown key lrr"]),
         ("train small.toml --out a --set model.context_length=99999", ["train.npy", "needs at least 100000"]),
         (
             "train small.toml --out a --set model.vocab_size=399",
@@ -328,6 +335,7 @@ def test_bad_input_is_one_sentence_and_leaves_nothing(
     (place / "taken").mkdir()
     (place / "taken" / "thesis.txt").write_text("years of work")
     (place / "sweep.toml").write_text('question = "How fast?"\nbase = "small.toml"\n')
+    (place / "wrong.toml").write_text("lrr = 1")
     before = sorted(place.rglob("*"))
     outcome = run(*command.split())
     assert outcome.code in (1, 2), outcome

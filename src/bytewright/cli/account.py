@@ -193,7 +193,9 @@ class AccountFor:
         from bytewright.train.recipe import read_plan
 
         recipe = options.require_file(find_recipe(self.config))
-        base, plan = read_plan(recipe, options.list_overrides(self.set))
+        overrides = options.list_overrides(self.set)
+        with options.errors_of_overrides(overrides):
+            base, plan = read_plan(recipe, overrides)
         return dataclasses.replace(base, **changes), plan
 
     def _device(self) -> Device | None:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import difflib
 import functools
 import importlib
 import inspect
@@ -38,6 +37,7 @@ from bytewright.errors import (
     ReportedError,
     UsageError,
     escape_controls,
+    find_closest,
     first_line,
     is_out_of_memory,
 )
@@ -318,9 +318,9 @@ def describe_option_error(event: Any, command: type) -> str | None:
             if not unknown:
                 return f"unexpected argument {event.tokens[0]!r}"
             known = ["--" + field.name.replace("_", "-") for field in dataclasses.fields(command)]
-            close = difflib.get_close_matches(unknown[0], known, n=1) if len(unknown) == 1 else []
+            close = find_closest(unknown[0], known) if len(unknown) == 1 else None
             return f"there is no option {' or '.join(unknown)}" + (
-                f"; did you mean {close[0]}?" if close else ""
+                f"; did you mean {close}?" if close else ""
             )
         case "InvalidChoice":
             choices = sorted(set(event.choices) - {"None"})
@@ -374,8 +374,8 @@ def _describe_unknown_command(group: str, rest: list[str]) -> str:
     program = f"bytewright {group}".strip()
     if not rest:
         return f"{program} needs a command: {', '.join(words)} (see {program} --help)"
-    close = difflib.get_close_matches(rest[0], [*words, *options], n=1)
-    suggestion = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(words)}"
+    close = find_closest(rest[0], [*words, *options])
+    suggestion = f"did you mean {close!r}?" if close else f"there are {', '.join(words)}"
     what = "option" if rest[0].startswith("-") else "command"
     return f"{program} has no {what} {rest[0]!r}; {suggestion} (see {program} --help)"
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 import tyro
 
 from bytewright.cli import console
-from bytewright.errors import StorageError, UsageError, wrong_value
+from bytewright.errors import FormatError, StorageError, UsageError, wrong_value
 from bytewright.storage import atomic
 
 if TYPE_CHECKING:
@@ -124,6 +124,39 @@ Replace = Annotated[
         help="Replace existing output.", help_behavior_hint="(default: existing output is an error)"
     ),
 ]
+
+
+@contextlib.contextmanager
+def errors_of_overrides(overrides: Sequence[str]) -> Iterator[None]:
+    """Name --set in an error about a value that it replaced, instead of the file whose value it replaced.
+
+    An error about another key of the same table can have two causes, so it names both.
+    """
+    try:
+        yield
+    except (UsageError, FormatError) as error:
+        from bytewright.train.recipe import parse_override
+
+        start = f"{error.path}: "
+        if error.key is None or not str(error).startswith(start):
+            raise
+        of_key = f"{error.key}."
+        keys = {f"{parse_override(override)[0]}.": override for override in overrides}
+        beside = [override for key, override in keys.items() if _table_of(key) == _table_of(of_key) != ""]
+        if any(key.startswith(of_key) or of_key.startswith(key) for key in keys):
+            source = "--set"
+        elif beside:
+            source = f"{error.path} with --set {beside[0]}"
+        else:
+            raise
+        message = f"{source}: {str(error).removeprefix(start)}"
+        raise type(error)(
+            message, path=error.path, key=error.key, expected=error.expected, found=error.found
+        ) from None
+
+
+def _table_of(key: str) -> str:
+    return key[:-1].rpartition(".")[0]
 
 
 def flag_of(field: str) -> str:

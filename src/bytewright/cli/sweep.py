@@ -70,7 +70,8 @@ class RunSweep:
         from bytewright.train.session.engine import CompiledStepCache
 
         overrides = options.list_overrides(self.set)
-        sweeps = [read_sweep(path, scale=self.scale, overrides=overrides) for path in paths]
+        with options.errors_of_overrides(overrides):
+            sweeps = [read_sweep(path, scale=self.scale, overrides=overrides) for path in paths]
         folders = [self.out / (path.stem + (f"-{self.scale}" if self.scale else "")) for path in paths]
         if len(set(folders)) < len(folders):
             message = "two of the sweep files have the same name and would share a folder"

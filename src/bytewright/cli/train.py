@@ -98,7 +98,9 @@ class Train:
         elif self.init_optimizer:
             raise UsageError("--init-optimizer needs --init with a source", key="--init-optimizer")
         model = None if init is None else init.model
-        config = read_recipe(recipe, options.list_overrides(self.set), model=model)
+        overrides = options.list_overrides(self.set)
+        with options.errors_of_overrides(overrides):
+            config = read_recipe(recipe, overrides, model=model)
         if not ranks.restart_count:  # torchrun starts a failed run again, which then resumes
             check_new_run(out)
         return config, init
@@ -185,8 +187,9 @@ class Resume:
                 from bytewright.train import resume
                 from bytewright.train.recipe import parse_override
 
-                changes = dict(map(parse_override, options.list_overrides(self.set)))
-            with report_interruption(run, ranks):
+                overrides = options.list_overrides(self.set)
+                changes = dict(map(parse_override, overrides))
+            with report_interruption(run, ranks), options.errors_of_overrides(overrides):
                 result = resume(run, changes=changes, console=console.stderr(), ranks=ranks)
                 return report_result(result, ranks)
 

@@ -12,11 +12,10 @@ import operator
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from bytewright.errors import BytewrightError, UsageError
+from bytewright.errors import BytewrightError, UsageError, find_closest
 from bytewright.experiments.inputs import read_record
 from bytewright.train.metrics import METRICS
 from bytewright.train.run import Run
@@ -147,8 +146,8 @@ def find_column(key: str, rows: Sequence[Row]) -> str:
     if ending:
         message = f"{key!r} is ambiguous: {' or '.join(ending)}; write the full name"
         raise UsageError(message, key=key, expected=ending)
-    close = get_close_matches(key, [*names, *(name.rpartition(".")[2] for name in names)], n=1)
-    hint = f"; did you mean {close[0]!r}?" if close else ""
+    close = find_closest(key, [*names, *(name.rpartition(".")[2] for name in names)])
+    hint = f"; did you mean {close!r}?" if close else ""
     raise UsageError(f"no run has a figure or setting {key!r}{hint}", key=key)
 
 

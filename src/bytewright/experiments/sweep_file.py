@@ -144,8 +144,8 @@ def _apply_scale(fields: Mapping[str, Any], scale: str) -> dict[str, Any]:
     """Return the fields with those of a scale; `set`, `corpus`, `sampling` and `axes` are merged."""
     scales = _read_table(fields, "scale")
     if scale not in scales:
-        known = f"it has {', '.join(scales)}" if scales else "it has none"
-        raise UsageError(f"has no scale {scale!r}; {known}", key="scale", expected=list(scales), found=scale)
+        known = suggest(scale, scales) if scales else "; it has none"
+        raise UsageError(f"has no scale {scale!r}{known}", key="scale", expected=list(scales), found=scale)
     changes = scales[scale]
     if not isinstance(changes, Mapping):
         raise wrong_value(f"scale.{scale}", "a table", changes)

@@ -74,8 +74,9 @@ def _build_model(fields: Mapping[str, Any], path: Path) -> ModelConfig:
         raise FormatError.at(path, "model must be a table with the sizes of a model", key="model")
     if isinstance(base := fields.get("base"), str):
         raise FormatError.at(path, f"is a sweep; use its base recipe, {base}", key="base", found=base)
+    prefix = "model." if "model" in fields else ""
     try:
-        return build(ModelConfig, fields.get("model", fields), source=str(path))
+        return build(ModelConfig, fields.get("model", fields), source=str(path), path=prefix)
     except UsageError as error:
         raise FormatError(str(error), path=path, key=error.key) from None
 

@@ -23,6 +23,19 @@ SHADES = " ░▒▓█"
 """Characters for attention weights from 0 to 1."""
 WIDTH = 24
 """How many bytes of a token a table shows."""
+HEADS_LEGEND = (
+    "One row per head. itself, previous, first: the mean attention weight, from 0 to 1, of a token on itself,"
+    " on the token before it and on the first token of the prompt. distance: how many tokens back a head"
+    " attends, on average. The first token is not counted, because it can only attend to itself."
+)
+HEAD_LEGEND = (
+    "One row per token. Its columns, of two characters each, are the tokens from the first one up to itself;"
+    " a darker column has a higher weight. At the right: the highest weight of the row, and its token."
+)
+LENS_LEGEND = (
+    "One row per token of the prompt. The columns are the most probable next tokens if the model ended after"
+    " the embeddings, or after that layer; the last column is the prediction of the whole model."
+)
 Number = Annotated[int | None, options.arg("INT")]
 
 
@@ -234,6 +247,7 @@ class ShowLens(_ModelCommand):
             [_show_token(tokenizer, one) for one in (id, *after)] for id, after in zip(ids, best, strict=True)
         ]
         console.print_table(("token", "embeddings", *(f"layer {i}" for i in range(len(layers) - 1))), rows)
+        _print_legend(LENS_LEGEND)
 
 
 def _check_top(top: int, tokenizer: Tokenizer) -> None:
@@ -270,6 +284,7 @@ def _print_heads(weights: Tensor) -> None:
             distance = float((matrix * distances).sum(-1)[1:].mean())
             rows.append((str(layer), str(head), *shares, f"{distance:.1f}"))
     console.print_table(("layer", "head", "itself", "previous", "first", "distance"), rows)
+    _print_legend(HEADS_LEGEND)
 
 
 def _draw_head(weights: Tensor, tokens: Sequence[str]) -> None:
@@ -280,6 +295,13 @@ def _draw_head(weights: Tensor, tokens: Sequence[str]) -> None:
         drawn = "".join(SHADES[level] * 2 for level in levels)
         best = max(range(place + 1), key=row.__getitem__)
         console.print_line(f"{token:>{width}} |{drawn:<{2 * len(tokens)}}| {row[best]:.2f} {tokens[best]}")
+    shades = ", ".join(f"{shade} from {n / len(SHADES):.1f}" for n, shade in enumerate(SHADES) if n)
+    _print_legend(f"{HEAD_LEGEND} Shades: {shades}.")
+
+
+def _print_legend(legend: str) -> None:
+    console.stdout().print()
+    console.print_line(legend)
 
 
 def _lens_to_dict(tokenizer: Tokenizer, ids: Sequence[int], layers: Sequence[LensLayer]) -> dict[str, Any]:
