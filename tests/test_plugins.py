@@ -22,6 +22,7 @@ from bytewright.experiments.plan import check_same_sampling
 from bytewright.plugins import (
     check_loaded,
     check_recorded,
+    errors_of_part,
     find_plugins,
     load_plugin,
     plugin_digests,
@@ -136,6 +137,18 @@ def test_a_plugin_that_changes_the_defaults_of_torch_is_rejected(write: Write, c
         load_plugin(path)
     assert torch.get_default_device().type == "cpu"
     assert torch.zeros(1).dtype == torch.float32
+
+
+def test_a_part_that_changes_the_defaults_of_torch_is_rejected(write: Write) -> None:
+    path = write("from bytewright.registry import losses\nlosses.register('odd')(print)\n")
+    load_plugin(path)
+    with (
+        rejects(UsageError, key="plugin", found=("meta", "torch.float32")) as caught,
+        errors_of_part(losses, "odd", "failed in a trial"),
+    ):
+        torch.set_default_device("meta")
+    assert "the loss 'odd' changes" in str(caught.value)
+    assert torch.get_default_device().type == "cpu"
 
 
 def test_a_missing_file_and_a_folder_are_rejected(tmp_path: Path) -> None:

@@ -139,8 +139,11 @@ def _is_signal(error: BaseException) -> bool:
 
 
 @contextmanager
-def _unchanged_defaults() -> Iterator[None]:
-    """Raise if the block changes the device or the type of new tensors in all of torch; change it back."""
+def _unchanged_defaults(subject: str = "it") -> Iterator[None]:
+    """Raise if the block changes the device or the type of new tensors in all of torch; change it back.
+
+    The error says that `subject` changes them.
+    """
     torch = sys.modules.get("torch")
     before = ("cpu", "torch.float32") if torch is None else _read_defaults(torch)
     yield
@@ -150,8 +153,8 @@ def _unchanged_defaults() -> Iterator[None]:
     torch.set_default_device(before[0])
     torch.set_default_dtype(getattr(torch, before[1].removeprefix("torch.")))
     message = (
-        f"it changes torch's default device or type to {' and '.join(found)}, which all other code uses too;"
-        " pass device= and dtype= to the tensors of the plugin"
+        f"{subject} changes torch's default device or type to {' and '.join(found)}, which all other code"
+        " uses too; pass device= and dtype= to the tensors of the plugin"
     )
     raise UsageError(message, key="plugin", expected=before, found=found)
 
@@ -182,18 +185,22 @@ def place_in_plugin(error: BaseException) -> str | None:
 def errors_of_part(registry: Registry, name: str, action: str) -> Iterator[None]:
     """Raise `UsageError` about a user's part for any error in the block, such as "cannot be built: …".
 
+    A part that changes the default device or type of torch is an error, too, since later code would fail.
     Errors of built-in parts, of Bytewright and of the memory pass unchanged.
     """
-    try:
+    if (plugin := registry.plugin_of(name)) is None:
         yield
+        return
+    try:
+        with _unchanged_defaults(f"{plugin}: the {registry.kind} {name!r}"):
+            yield
     except BaseException as error:
-        is_users = registry.plugin_of(name) is not None and not _is_signal(error)
-        if not is_users or isinstance(error, BytewrightError) or is_out_of_memory(error):
+        if _is_signal(error) or isinstance(error, BytewrightError) or is_out_of_memory(error):
             raise
-        place = place_in_plugin(error) or str(registry.plugin_of(name))
+        place = place_in_plugin(error) or str(plugin)
         what = f"{type(error).__name__}: {first_line(error)}"
         message = f"{place}: the {registry.kind} {name!r} {action}: {what}"
-        raise UsageError(message, path=registry.plugin_of(name), key=registry.key, found=name) from error
+        raise UsageError(message, path=plugin, key=registry.key, found=name) from error
 
 
 def find_plugins(settings: Mapping[str, Any]) -> list[tuple[Plugin, dict[str, str]]]:

@@ -323,3 +323,39 @@ def test_a_run_of_fewer_steps_than_max_refused_that_ends_with_nan_weights_has_di
     assert (status.state, status.ending) == ("diverged", Ending.DIVERGED)
     saved = CheckpointList(tmp_path / "run" / "checkpoints").steps()
     assert saved == ([2] if num_good else [])
+
+
+def test_a_last_step_that_breaks_the_weights_makes_a_run_diverge(tmp_path: Path, quiet: Console) -> None:
+    class Breaking(torch.optim.SGD):
+        def step(self, closure: None = None) -> None:  # type: ignore[override]
+            for group in self.param_groups:
+                for weights in group["params"]:
+                    weights.data.fill_(math.nan)
+
+    def breaking(model: torch.nn.Module, settings: object) -> torch.optim.Optimizer:
+        return Breaking(model.parameters(), lr=0.1)
+
+    config = make_config(tmp_path, budget={"steps": 1})
+    with pytest.raises(DivergenceError):
+        train(config, tmp_path / "run", console=quiet, optimizer=breaking)
+    status = Run.open(tmp_path / "run").status
+    assert (status.state, status.ending, status.step) == ("diverged", Ending.DIVERGED, 1)
+
+
+def test_a_run_whose_last_validation_loss_is_not_finite_has_diverged() -> None:
+    losses: list[dict[str, Any]] = [
+        {"step": 10, "validation_loss": 3.0},
+        {"step": 20, "loss": 3.0, "validation_loss": None},
+    ]
+    assert find_status(SETTINGS, losses).state == "diverged"
+    assert find_status(SETTINGS, [losses[0], {"step": 20, "loss": 3.0}]).state == "complete"
+
+
+def test_a_part_that_exits_the_process_makes_a_run_fail(tmp_path: Path, quiet: Console) -> None:
+    def exiting(model: TransformerLM, ids: Tensor, targets: Tensor) -> Tensor:
+        raise SystemExit("enough")
+
+    with pytest.raises(SystemExit):
+        train(make_config(tmp_path), tmp_path / "run", console=quiet, loss=exiting)
+    status = Run(tmp_path / "run").status
+    assert (status.state, status.ending) == ("failed", Ending.FAILED)

@@ -104,7 +104,7 @@ def ending_of_error(error: BaseException) -> Ending:
     """Return the ending of a session that an exception terminates."""
     if isinstance(error, DivergenceError):
         return Ending.DIVERGED
-    if not isinstance(error, Exception):  # KeyboardInterrupt, or the command line's exception for SIGTERM
+    if not isinstance(error, Exception | SystemExit):  # KeyboardInterrupt, or the class for SIGTERM
         return Ending.SIGNAL
     if is_out_of_memory(error):
         return Ending.OUT_OF_MEMORY
@@ -207,6 +207,8 @@ def _status_from_log(settings: Mapping[str, Any], log: _Log, num_steps: int | No
     if refused and refused[-1] > _last_step(lines) and len(refused) >= max_refused:
         detail = f"the loss or gradient was not finite from step {refused[0]} on"
         return RunStatus("diverged", Ending.DIVERGED, step, detail)
+    if limit == 0:
+        return RunStatus("diverged", Ending.DIVERGED, step, f"the weights were not finite after step {step}")
     by_budget = _find_spent_limit(settings, log, num_steps)
     if divergence := find_divergence(settings, lines):
         return RunStatus("diverged", by_budget or ending or Ending.KILLED, step, divergence)
@@ -324,10 +326,14 @@ def find_divergence(settings: Mapping[str, Any], lines: Sequence[Record]) -> str
     """Return in a few words how the loss curve diverged, or an empty string.
 
     A run has diverged if it ends `DIVERGED_RISE` above its own lowest validation loss or above uniform
-    guessing (the logarithm of the vocabulary). So has a run whose loss rises that far above guessing and then
-    falls. A validation loss that rises while the training loss falls is overfitting, not divergence.
+    guessing (the logarithm of the vocabulary), or if its last validation loss is not finite. So has a run
+    whose loss rises that far above guessing and then falls. A validation loss that rises while the training
+    loss falls is overfitting, not divergence.
     """
-    name = "validation_loss" if any("validation_loss" in line for line in lines) else "loss"
+    evaluated = [line for line in lines if "validation_loss" in line]
+    name = "validation_loss" if evaluated else "loss"
+    if evaluated and not is_finite(evaluated[-1]["validation_loss"]):
+        return f"the validation loss was not finite at step {evaluated[-1]['step']}"
     values = [(line["step"], line[name]) for line in lines if is_finite(line.get(name))]
     is_cross_entropy = settings.get("loss.name", "cross_entropy") == "cross_entropy"
     if not values or (name == "loss" and not is_cross_entropy):  # other losses have another scale

@@ -356,14 +356,12 @@ class Trainer:
         """
         self.recorder.process_results()
         refused = self.progress.refused_in_a_row
-        if not refused:
-            return
         is_broken = not all(bool(torch.isfinite(weights).all()) for weights in self.engine.own_weights())
-        if refused >= self.progress.step or self.ranks.largest([is_broken])[0]:
-            message = (
-                f"the last {refused} steps had a loss or gradient that is not finite, and the weights cannot"
-                " be used; train with a lower learning rate"
-            )
+        if self.ranks.largest([is_broken])[0] or refused >= self.progress.step:
+            cause = "the weights are not finite"
+            if refused:
+                cause = f"the last {refused} steps had a loss or gradient that is not finite"
+            message = f"{cause}, so the model cannot be used; train with a lower learning rate"
             raise DivergenceError.at(self.writer.path, message, key="weights", found=refused)
 
     def _separate_memory(self) -> contextlib.AbstractContextManager[None]:
