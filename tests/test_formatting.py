@@ -69,6 +69,26 @@ def test_an_estimate_counts_only_what_was_done_since_its_first_update() -> None:
     assert time_left(141.0, 100, 1000) == "about 9 s left"
 
 
+def test_an_estimate_follows_a_change_of_the_speed() -> None:
+    time_left = TimeLeft()
+    for second in range(101):  # 1 per second
+        words = time_left(second, second, 300)
+    assert words == "about 3 min 20 s left"
+    for tick in range(200):  # 10 per second
+        words = time_left(100 + tick / 10, 100 + tick / 10 * 0.1, 300)
+    assert words == "about 33 min 0 s left"
+    assert len(time_left._updates) < 150
+
+
+def test_an_estimate_of_rare_updates_includes_several_of_them() -> None:
+    time_left = TimeLeft()
+    seconds = [0, 60, 120, 300, 360, 420]  # one pause
+    assert time_left(0, 0, 10) == ""
+    for done, second in enumerate(seconds[1:], start=1):
+        words = time_left(second, done, 10)
+    assert words == "about 7 min 30 s left"
+
+
 def test_progress_lines_estimate_the_remaining_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -28,7 +28,7 @@ ORDER = {
         saved_model setup run_files session run run_model
     """),
     "bytewright.train.session": _names("""
-        part_check console costs engine recorder resume_policy initial_weights ranks loop start
+        part_check console costs engine timing recorder resume_policy initial_weights ranks loop start
     """),
     "bytewright.experiments": _names("""
         records evaluation corpora groups results inputs axis_values sweep_file listing sweep plan execute

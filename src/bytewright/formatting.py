@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import deque
 from collections.abc import Callable
 
 from bytewright.errors import UsageError
@@ -43,25 +44,38 @@ def format_seconds(seconds: float) -> str:
 
 
 class TimeLeft:
-    """Estimates the remaining time of some work from its speed since the first update.
+    """Estimates the remaining time of some work from its recent speed.
 
-    The first update only sets the origin, so that neither work done before it nor time spent on preparation
-    (compiling, for example) distorts the estimate. Work that restarts at a lower amount sets a new origin.
+    The speed is that of the last tenth of the time, but at least of `LEAST_SECONDS` and of `LEAST_UPDATES`
+    updates, so that a change of the speed soon shows, and single pauses change little. The first update only
+    sets the origin, so that neither work done before it nor time spent on preparation (compiling, for
+    example) distorts the estimate. Work that restarts at a lower amount sets a new origin.
 
     >>> time_left = TimeLeft()
     >>> [time_left(seconds, done, 100) for seconds, done in [(3.0, 25), (5.0, 50), (9.0, 100)]]
     ['', 'about 4 s left', '']
     """
 
+    RECENT_SHARE, LEAST_SECONDS, LEAST_UPDATES = 0.1, 15.0, 4
+
     def __init__(self) -> None:
-        self._origin = 0.0, math.inf
+        self._updates: deque[tuple[float, float]] = deque()
+        self._origin = 0.0
         self._last = math.inf
 
     def __call__(self, seconds: float, done: float, total: float) -> str:
         """Return the estimate in words, or "" if the speed is unknown or less than a second is left."""
         if done < self._last:
-            self._origin = seconds, done
-        (since, before), self._last = self._origin, done
+            self._updates.clear()
+            self._origin = seconds
+        self._last = done
+        recent = max(self.LEAST_SECONDS, self.RECENT_SHARE * (seconds - self._origin))
+        while len(self._updates) > self.LEAST_UPDATES and self._updates[1][0] <= seconds - recent:
+            self._updates.popleft()
+        since, before = self._updates[0] if self._updates else (seconds, done)
+        # Some work is updated thousands of times per second: a hundred updates are enough.
+        if not self._updates or seconds - self._updates[-1][0] >= recent / 100:
+            self._updates.append((seconds, done))
         if done == before:
             return ""
         left = round((seconds - since) * (total - done) / (done - before))

@@ -154,7 +154,12 @@ def test_a_plan_leaves_unknown_predictions_blank(place: Path, capsys: pytest.Cap
     trial = sweep.trials[0]
     for predicted in ({"memory_bytes": 2.5e9}, {"seconds": 90.0}, {}):
         planned = PlannedRun(
-            trial=trial, run=place / trial.name, state="new", detail="is new", predicted=predicted
+            trial=trial,
+            run=place / trial.name,
+            state="new",
+            detail="is new",
+            predicted=predicted,
+            seconds=predicted.get("seconds"),
         )
         print_plan(sweep, [planned])
         printed = capsys.readouterr().out

@@ -209,7 +209,7 @@ def test_a_full_disk_is_reported_and_the_next_run_continues(
         raise StorageError("cannot write train.txt: no space left on the disk")
 
     with monkeypatch.context() as patch:
-        patch.setattr(corpora, "_write_stories", full)
+        patch.setattr(corpora, "_write_books", full)
         with pytest.raises(StorageError):
             show_tiny(tmp_path / "demo")
     assert show_tiny(tmp_path / "demo").outcome.report.is_file()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import json
 import os
 import shutil
@@ -21,7 +22,13 @@ from rich.console import Console
 import bytewright
 from bytewright.account.devices import Device, Rate
 from bytewright.errors import StorageError, UsageError, is_out_of_memory
-from bytewright.experiments.execute import SweepStopped, list_gpus, run_commands
+from bytewright.experiments.execute import (
+    SweepStopped,
+    execute_plan,
+    list_gpus,
+    prepare_data,
+    run_commands,
+)
 from bytewright.experiments.inputs import read_sweep_folder
 from bytewright.experiments.plan import fit_to_memory, in_more_parts, make_plan
 from bytewright.experiments.records import read_run
@@ -392,3 +399,17 @@ def test_the_usable_cores_are_divided_by_the_number_of_jobs(tmp_path: Path) -> N
         assert threads_of(1, 1, tmp_path) == ["1"]
     finally:
         os.sched_setaffinity(0, usable)
+
+
+def test_the_time_left_follows_from_the_runs_so_far(place: Path) -> None:
+    runner = SweepRunner(place)
+    plan = [dataclasses.replace(planned, seconds=10.0) for planned in make_plan(runner.sweep, runner.folder)]
+    ticks = itertools.count(0, 30)
+    context = dataclasses.replace(runner.context, clock=lambda: next(ticks))
+    execute_plan(plan, prepare_data([planned.trial for planned in plan], context), context)
+    ends = [sentence for sentence in runner.said if "steps in" in sentence or "diverged" in sentence]
+    assert [sentence.partition("; ")[2] for sentence in ends] == [
+        "about 1 min 0 s left",
+        "about 30 s left",
+        "",
+    ]

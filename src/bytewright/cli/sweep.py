@@ -28,9 +28,10 @@ if TYPE_CHECKING:
 class RunSweep:
     """Execute all runs of a sweep file, and write a report.
 
-    The plan is printed first, with the predicted time and memory of each run. Complete runs are skipped and
-    interrupted runs are resumed, so the same command finishes an interrupted sweep. A run that diverges is
-    marked, and the others continue. Metrics are always saved, models only with keep = "model" in the file.
+    The plan is printed first, with the expected time and memory of each run; for the time, a few short steps
+    are timed on a CPU. After each run, the time left follows from the runs so far. Complete runs are skipped
+    and interrupted runs are resumed, so the same command finishes an interrupted sweep. A run that diverges
+    is marked, and the others continue. Metrics are always saved, models only with keep = "model" in the file.
 
     For example:
       bytewright sweep learning_rate
@@ -87,10 +88,12 @@ class RunSweep:
         from rich.console import Console
 
         from bytewright.experiments import execute
-        from bytewright.experiments.plan import make_plan
+        from bytewright.experiments.plan import make_plan, with_times
 
         with console.progress() as show:
             plan = make_plan(sweep, folder, only=self.only, jobs=self.jobs, progress=show)
+        if self.plan or len(self.only) != 1:
+            plan = with_times(plan)
         if self.plan or not self.only:
             print_plan(sweep, plan)
         if self.plan:
@@ -174,12 +177,12 @@ def print_plan(sweep: Sweep, plan: list[PlannedRun]) -> None:
         row = (
             planned.trial.name,
             "" if sampling or not config.num_steps else f"{config.num_steps:,}",
-            format_seconds(predicted["seconds"]) if "seconds" in predicted else "",
+            "" if planned.seconds is None else format_seconds(planned.seconds),
             format_bytes(predicted["memory_bytes"]) if "memory_bytes" in predicted else "",
             f"{planned.detail}, {sampling.num_stories:,} stories" if sampling else planned.detail + parts,
         )
         rows.append(row)
-        seconds += predicted.get("seconds", 0.0) if planned.is_open else 0.0
+        seconds += (planned.seconds or 0.0) if planned.is_open else 0.0
     console.print_line(": ".join(filter(None, (sweep.about.name, sweep.about.question))))
     console.print_table(("run", "steps", "time", "memory", "state"), rows, left=(0, 4))
     left = sum(planned.is_open for planned in plan)
@@ -188,6 +191,12 @@ def print_plan(sweep: Sweep, plan: list[PlannedRun]) -> None:
     sys.stdout.flush()  # so that the plan appears before the work in a pipe, too
 
 
+HEADINGS = {
+    "validation_loss": "validation loss (windows)",
+    "bits_per_byte": "bits per byte (windows)",
+    "document_bits_per_byte": "bits per byte (whole documents)",
+}
+"""The headings of columns that do not have the name of the figure."""
 OPTIONAL_COLUMNS = ("started", "plugins", "tokens", "seconds", "tokens_per_second", "init")
 """The columns that are left out, in this order, if the terminal is too narrow; --json has all of them."""
 
@@ -236,7 +245,7 @@ class ListRuns:
         unbounded = out.options.update(max_width=10_000)
         for left_out in range(len(OPTIONAL_COLUMNS) + 1):
             kept = [name for name in shown if name not in OPTIONAL_COLUMNS[:left_out]]
-            table = console.table(*(name.replace("_", " ") for name in kept))
+            table = console.table(*(HEADINGS.get(name, name.replace("_", " ")) for name in kept))
             for row in rows:
                 table.add_row(*(format_figure(name, row.get(name)) for name in kept))
             if out.measure(table, options=unbounded).maximum <= out.width:

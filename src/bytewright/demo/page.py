@@ -207,7 +207,7 @@ def _cost_blocks(results: DemoResults, run: RunRecord) -> list[Block]:
             "training FLOPs, computed from the model's shape",
             f"{flops_per_token * num_tokens / 1e12:.2f} TFLOP",
         ],
-        ["training time, predicted", format_seconds(results.predicted_seconds)],
+        ["training time, predicted from a few timed steps", format_seconds(results.predicted_seconds)],
         ["training time, measured", format_seconds(run.measured.get("seconds", 0.0))],
         ["tokens per second, measured", f"{speed:,.0f}"],
         ["FLOPs per second, measured", f"{flops_per_token * speed / 1e9:.1f} GFLOP/s"],

@@ -51,7 +51,7 @@ from bytewright.experiments.records import read_run
 from bytewright.experiments.results import SWEEP
 from bytewright.experiments.sweep import Sweep, Trial
 from bytewright.experiments.sweep_file import Keep, Labels
-from bytewright.formatting import PhaseProgress
+from bytewright.formatting import PhaseProgress, format_seconds
 from bytewright.plugins import plugin_digests
 from bytewright.storage import atomic
 from bytewright.system import usable_cores
@@ -78,6 +78,7 @@ class SweepContext:
     console: Console
     engines: CompiledStepCache = field(default_factory=CompiledStepCache)
     """The compiled step of the last run, which the next run reuses if it can."""
+    clock: Callable[[], float] = time.monotonic
     make_sampler: Callable[[TrainConfig], TextSampler] | None = None
     """Returns the sampler of a run; by default the one that generates text."""
 
@@ -111,7 +112,11 @@ def prepare_data(trials: Sequence[Trial], context: SweepContext) -> dict[Path, D
 def execute_plan(
     plan: Sequence[PlannedRun], prepared: Mapping[Path, DataConfig], context: SweepContext
 ) -> None:
-    """Execute the open runs of a plan one after the other."""
+    """Execute the open runs of a plan one after the other, and print the time left after each.
+
+    The time left is the expected time of the other runs, corrected by the time that complete runs have taken.
+    """
+    expected = taken = 0.0
     for number, planned in enumerate(plan, start=1):
         place = f"[{number}/{len(plan)}] {planned.trial.name}"
         atomic.check_no_links(planned.run, within=context.folder.parent)
@@ -128,8 +133,17 @@ def execute_plan(
         context.print_line(f"{place}: {planned.detail}")
         corpus = planned.trial.corpus
         data = None if corpus is None else prepared[corpora.token_folder(corpus)]
+        start = context.clock()
         outcome = execute_run(planned, data, context)
-        context.print_line(f"{place}: {describe_outcome(outcome, planned.run)}")
+        if outcome["status"] == "complete" and planned.seconds:
+            # The record of a run that was resumed or copied has the time of all its sessions.
+            recorded = read_run(planned.run).measured.get("seconds", 0.0)
+            taken += max(context.clock() - start, recorded)
+            expected += planned.seconds
+        left = sum(other.seconds or 0.0 for other in plan[number:] if other.is_open)
+        left *= taken / expected if expected else 1.0
+        shown = f"; about {format_seconds(round(left))} left" if left >= 1 else ""
+        context.print_line(f"{place}: {describe_outcome(outcome, planned.run)}{shown}")
 
 
 def describe_outcome(outcome: Mapping[str, Any], run: Path) -> str:

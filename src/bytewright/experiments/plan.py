@@ -28,6 +28,7 @@ from bytewright.train.recipe import flatten, to_plain
 from bytewright.train.run import Run
 from bytewright.train.run_files import describe_environment
 from bytewright.train.session.costs import account_for_run, predict_run
+from bytewright.train.session.timing import expected_seconds, measure_pace
 from bytewright.train.setup import select_device
 
 PlannedState = Literal["new", "resume", "running", "done", "diverged"]
@@ -36,6 +37,8 @@ OPEN = ("new", "resume")
 """The states of runs that remain to be executed."""
 USABLE = 0.92
 """The share of a device's memory that a step may use by prediction; the rest is left to the allocator."""
+MOST_TIMED = 6
+"""How many shapes of models are timed for a plan, about a second each."""
 FILES = ("train", "validation", "tokenizer")
 SAMPLER_KEY = "sampler.name"
 CODE_AND_MACHINE = ("bytewright", "commit", "torch", "platform", "num_cores", "cuda")
@@ -54,6 +57,9 @@ class PlannedRun:
     detail: str
     """The state in a few words."""
     predicted: dict[str, float]
+    """The prediction by formula, which the record of the run keeps."""
+    seconds: float | None = None
+    """The expected time of the whole run with its evaluations; None if it cannot be predicted."""
     is_sampled: bool = False
     """Whether the trials of the sweep sample from this run, so that its model must be kept."""
 
@@ -99,6 +105,21 @@ def make_plan(
     if to_sample:
         plan = _plan_model(to_sample[0], folder, machines[to_sample[0].config.device]) + plan
     return plan
+
+
+def with_times(plan: Sequence[PlannedRun]) -> list[PlannedRun]:
+    """Return the plan with the expected time of each run; a few steps of each shape of a model are timed."""
+    paces: dict[object, float] = {}
+    timed = []
+    for planned in plan:
+        config, predicted, pace = planned.trial.config, planned.predicted, 1.0
+        if planned.is_open and predicted:
+            shape = (config.model, config.batch_size, config.accumulate, config.precision, config.device)
+            if repr(shape) not in paces and len(paces) < MOST_TIMED:
+                paces[repr(shape)] = measure_pace(config, predicted, select_device(config.device))
+            pace = paces.get(repr(shape), max(paces.values()))
+        timed.append(dataclasses.replace(planned, seconds=expected_seconds(config, predicted, pace)))
+    return timed
 
 
 def _hash_texts(trials: Sequence[Trial], folder: Path, progress: PhaseProgress) -> None:

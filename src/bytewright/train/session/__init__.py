@@ -6,7 +6,7 @@ Read `start` (`train` and `resume`), then `loop`, which decides when to step, re
     resume_policy                   what a resume may change
     recorder, console               results of steps, and the plan of a run with a time budget; the display
     engine                          model, optimizer and step of a config, also of a sharded model
-    costs                           predicted and counted costs
+    costs, timing                   predicted and counted costs; the expected time of a run
     ranks                           what rank 0 writes and decides for the others
 
 Depends on the other modules of `train`, except `run`, which calls this package.
