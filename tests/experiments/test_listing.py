@@ -12,6 +12,8 @@ from bytewright.errors import FormatError, UsageError
 from bytewright.experiments.listing import list_runs
 from bytewright.experiments.records import read_run
 from bytewright.storage import atomic
+from bytewright.studio.folder import StudioFolder
+from bytewright.studio.watch import RunTable
 from bytewright.train import resume, train
 from bytewright.train.metrics_log import MetricsLog
 from bytewright.train.run_files import RunWriter
@@ -169,3 +171,28 @@ def test_a_file_instead_of_a_folder_is_rejected(tmp_path: Path) -> None:
     file.touch()
     with rejects(UsageError, path=file):
         list_runs([file])
+
+
+def test_the_loss_of_windows_and_that_of_whole_documents_have_different_headings(
+    tmp_path: Path, run: RunCommand
+) -> None:
+    for name in ("demo", "sweep"):
+        with RunWriter.create(tmp_path / name, make_config(tmp_path)) as folder:
+            line = {"step": 24, "loss": 2.5, "validation_loss": 2.0, "bits_per_byte": 0.5, "is_last": True}
+            line |= {"story_bits_per_byte": 0.25} if name == "demo" else {}
+            folder.metrics.write_text(json.dumps(line) + "\n")
+            documents = {"documents": {"document_bits_per_byte": 0.125}} if name == "sweep" else {}
+            outcome = {"status": "complete", "reason": "", "labels": {}, "step": 24, **documents}
+            (folder.path / "outcome.json").write_text(json.dumps(outcome))
+    rows = json.loads(run("runs", tmp_path, "--json").out)
+    assert [(row["bits_per_byte"], row["document_bits_per_byte"]) for row in rows] == [
+        (0.5, 0.25),
+        (0.5, 0.125),
+    ]
+    heading = run("runs", tmp_path).out.splitlines()[0]
+    for title in ("validation loss (windows)", "bits per byte (windows)", "bits per byte (whole documents)"):
+        assert title in heading
+    table = RunTable(StudioFolder(tmp_path))
+    table.refresh()
+    shown = {found.name: found.summary["whole_bits_per_byte"] for found in table.runs.values()}
+    assert shown == {"demo": 0.25, "sweep": 0.125}

@@ -186,11 +186,13 @@ def _figures_of_one(record: RunRecord) -> KeyFigures:
     loss, bits = record.last("validation_loss"), record.last("bits_per_byte")
     if loss is not None:
         perplexity = tables.format_perplexity(loss)
-        figures.append(("validation loss", f"{loss:.4f}", f"nats per token; perplexity {perplexity}"))
+        figures.append(
+            ("validation loss, windows", f"{loss:.4f}", f"nats per token; perplexity {perplexity}")
+        )
     elif record.loss is not None:
         figures.append(("training loss", f"{record.loss:.4f}", "nats per token"))
     if bits is not None:
-        figures.append(("bits per byte", f"{bits:.4f}", compare.BITS.unit))
+        figures.append(("bits per byte, windows", f"{bits:.4f}", compare.BITS.unit))
         figures += _floor_figures([record], compare.BITS, bits)
     if record.status == "imported" and "parameters" in record.measured:
         figures.append(("parameters", format_count_short(record.measured["parameters"]), "imported"))

@@ -89,6 +89,7 @@ class WatchedRun:
             "step": status.step,
             "num_steps": num_steps,
             **figures,
+            "whole_bits_per_byte": self._find_whole_bits(lines),
             "parameters": _number_in(run.costs.get("counted"), "parameters"),
             "floor": floor,
             "floor_nats": _floor_in_nats(lines, floor),
@@ -97,6 +98,11 @@ class WatchedRun:
             else None,
             "started": started if isinstance(started := run.environment.get("started"), str) else None,
         }
+
+    def _find_whole_bits(self, lines: Sequence[Mapping[str, Any]]) -> float | None:
+        """Return the bits per byte of whole documents: of a sweep at the end of a run, or of the demo."""
+        documents = self.run.outcome.get("documents") if self.run.has_outcome else None
+        return _number_in(documents, "document_bits_per_byte") or _last_value(lines, "story_bits_per_byte")
 
     def _read_settings(self) -> dict[str, Any]:
         """Return the settings of the run; they are read again only if their files changed."""

@@ -103,6 +103,7 @@ TRAINING_METRICS = (
         short="whole documents",
         spec=".5f",
         direction="lower",
+        is_listed=True,
         is_reported=True,
     ),
     Metric(

@@ -33,12 +33,19 @@ function drawOne(run) {
           { class: "figures" },
           figure("state", run.state, remark),
           figure("step", formatInteger(run.step), run.num_steps ? `of ${formatInteger(run.num_steps)}` : ""),
-          figure("validation loss", formatFigure(run.validation_loss), "nats per token"),
+          figure("validation loss, windows", formatFigure(run.validation_loss), "nats per token"),
           figure(
-            "bits per byte",
+            "bits per byte, windows",
             formatFigure(run.bits_per_byte),
             above === null ? "" : `${formatFigure(above, 3)} above the floor`,
           ),
+          isNumber(run.whole_bits_per_byte)
+            ? figure(
+              "bits per byte, whole documents",
+              formatFigure(run.whole_bits_per_byte),
+              isNumber(run.floor) ? `${formatFigure(run.whole_bits_per_byte - run.floor, 3)} above the floor` : "",
+            )
+            : null,
           figure(
             "tokens",
             formatCount(run.tokens),
@@ -67,10 +74,11 @@ function drawComparison(runs, { settings: settingsOf, colourOf }) {
   const rows = [
     ["state", (run) => run.state],
     ["step", (run) => formatInteger(run.step)],
-    ["validation loss", (run) => formatFigure(run.validation_loss)],
-    ["bits per byte", (run) => formatFigure(run.bits_per_byte)],
+    ["validation loss, windows", (run) => formatFigure(run.validation_loss)],
+    ["bits per byte, windows", (run) => formatFigure(run.bits_per_byte)],
+    ["bits per byte, whole documents", (run) => formatFigure(run.whole_bits_per_byte)],
     [
-      "above the floor",
+      "windows above the floor",
       (run) => (isNumber(run.floor) && isNumber(run.bits_per_byte) ? formatFigure(run.bits_per_byte - run.floor, 3) : "–"),
     ],
     ["tokens", (run) => formatCount(run.tokens)],

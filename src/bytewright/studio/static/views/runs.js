@@ -9,7 +9,7 @@ import { seriesColour } from "../lib/theme.js";
 const MAX_SELECTED = 8;
 const METRICS = {
   loss: { title: "Loss", unit: "nats per token", hasFloor: true },
-  bits_per_byte: { title: "Bits per byte", unit: "bits per byte of validation text", hasFloor: true },
+  bits_per_byte: { title: "Bits per byte, windows", unit: "bits per byte of windows of validation text", hasFloor: true },
   lr: { title: "Learning rate", unit: "learning rate" },
   gradient_norm: { title: "Gradient norm", unit: "norm" },
   tokens_per_second: { title: "Speed", unit: "tokens per second" },
@@ -252,7 +252,7 @@ class RunsView {
     const figures = [];
     const loss = run.validation_loss ?? run.loss;
     if (isNumber(loss)) {
-      const title = isNumber(run.validation_loss) ? "validation loss" : "training loss";
+      const title = isNumber(run.validation_loss) ? "validation loss on windows" : "training loss";
       figures.push(h("span", { title }, `loss ${formatFigure(loss)}`));
     }
     if (isNumber(run.step) && run.state !== "imported" && run.state !== "broken") {
@@ -315,7 +315,7 @@ class RunsView {
     this.distanceLabel.title = isAbove
       ? "Subtract the entropy of the text, on a log axis"
       : "Needs runs on the same text with a known entropy, with losses above it";
-    const lossTitle = series.some((each) => each.dashed) ? "Validation loss (training loss dotted)" : "Training loss";
+    const lossTitle = series.some((each) => each.dashed) ? "Validation loss on windows (training loss dotted)" : "Training loss";
     const title = this.metric === "loss" ? lossTitle : metric.title;
     this.chart.update({
       title: isDistance ? `${title} above the entropy floor of ${formatFigure(floor)}` : title,
