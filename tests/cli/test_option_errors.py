@@ -26,6 +26,8 @@ from conftest import RunCommand
         ("account --parameters many", "--parameters must be a number, found 'many'"),
         ("account --norm batch", "--norm must be one of none, post, pre, found 'batch'"),
         ("export runs/x --out y --to onnx", "--to must be one of gguf, hf, found 'onnx'"),
+        ("completion tcsh", "SHELL must be one of bash, fish, zsh, found 'tcsh'"),
+        ("completion", "SHELL is missing"),
         ("tokenizer decode x --ids a", "--ids must be whole numbers, found 'a'"),
         ("generate runs/x --device gpu", "--device must be one of auto, cpu, cuda, mps, found 'gpu'"),
     ],

@@ -148,7 +148,7 @@ def test_the_command_reports_omitted_and_split_documents(run: RunCommand, tmp_pa
     assert (tmp_path / "a.txt").read_text().startswith(AS_TEXT)
     again = run("corpus", "text", source, "--field", "body", "--out", tmp_path / "a.txt")
     assert again.code == 2
-    assert again.err.endswith("a.txt exists already; choose another name, or set replace\n")
+    assert again.err.endswith("a.txt exists already; choose another name, or add --replace\n")
     assert run("corpus", "text", tmp_path / "a.txt", "--out", tmp_path / "b.txt").err == ""
     assert (tmp_path / "b.txt").read_bytes() == (tmp_path / "a.txt").read_bytes()
 

@@ -148,7 +148,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         return error.exit_code if isinstance(error, ReportedError) else _fail(str(error), error.exit_code)
     except BytewrightError as error:
-        return _fail(str(error), error.exit_code)
+        sentence = str(error)
+        if error.key == "replace":  # the argument of a function in Python
+            sentence = sentence.replace("set replace", "add --replace")
+        return _fail(sentence, error.exit_code)
     except OSError as error:
         return _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error), 1)
     except KeyboardInterrupt:
@@ -301,7 +304,10 @@ def describe_option_error(event: Any, command: type) -> str | None:
 
     def name_of(argument: Any) -> str:
         names = argument.lowered.name_or_flags
-        return "/".join(names) if names[0].startswith("-") else str(argument.lowered.metavar)
+        if names[0].startswith("-"):
+            return "/".join(names)
+        metavar = str(argument.lowered.metavar)
+        return names[0].rpartition(".")[2].upper() if metavar.startswith("{") else metavar  # {bash,zsh,fish}
 
     match type(event).__name__:
         case "MissingArgs":
