@@ -4,14 +4,16 @@
     python benchmarks/cluster.py memory --json benchmarks/out/cluster-memory.json
 
 `cost` repeats a text up to a size, starts Dask with one worker process per core on this machine, and trains a
-tokenizer and encodes the text with and without it, in turns. The ratio of the fastest times is the cost of
-the cluster; the start of its processes is not part of it. `memory` merges the tables of a simulated corpus of
-1 TB: 1,000 tables of 1 GB of text each. Ranks of words follow a power law, so the number of distinct words
-grows with the exponent 0.6 of the text (Heaps' law), as in web text. Another process makes the tables.
+tokenizer and encodes the text with and without it, in turns. The ratio of the times is the cost of the
+cluster; the start of its processes is not part of it. The report states the load of the machine before and
+after. `memory` merges the tables of a simulated corpus of 1 TB: 1,000 tables of 1 GB of text each. Ranks of
+words follow a power law, so the number of distinct words grows with the exponent 0.6 of the text (Heaps'
+law), as in web text. Another process makes the tables.
 """
 
 from __future__ import annotations
 
+import os
 import tempfile
 import time
 from collections.abc import Callable
@@ -19,6 +21,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
+from statistics import median
 from typing import Annotated, Any
 
 import numpy as np
@@ -53,13 +56,14 @@ class Cost:
 
     vocab_size: int = 10_000
 
-    repeats: int = 3
+    repeats: int = 7
 
     json: JsonPath = None
 
     def run(self) -> None:
         """Measure in turns, and print the ratios."""
         num_bytes = int(parse_bytes(self.size, default_unit="B", key="--size"))
+        machine = describe_machine()
         with tempfile.TemporaryDirectory(prefix="bytewright-") as name:
             folder = Path(name)
             text = _repeat(self.text, folder / "text.txt", num_bytes)
@@ -89,14 +93,22 @@ class Cost:
                     },
                 }
                 figures = {work: _measure(calls, self.repeats) for work, calls in contestants.items()}
-        table = Table("work", "one process", "cluster", "ratio")
+        machine["load_average_at_end"] = os.getloadavg()[0]
+        table = Table("work", "one process", "cluster", "ratio", "median ratio", "lowest", "highest")
         for work, seconds in figures.items():
-            best = {name: min(times) for name, times in seconds.items()}
-            ratio = best["cluster"] / best["one process"]
-            times = [format_seconds(best[name]) for name in ("one process", "cluster")]
-            table.add_row(work, *times, f"{ratio:.2f}")
+            one, many = seconds["one process"], seconds["cluster"]
+            ratios = [cluster / alone for cluster, alone in zip(many, one, strict=True)]
+            shown = (min(many) / min(one), median(ratios), min(ratios), max(ratios))
+            fastest = (format_seconds(min(one)), format_seconds(min(many)))
+            table.add_row(work, *fastest, *(f"{ratio:.2f}" for ratio in shown))
         wide_console().print(table)
-        _write(self.json, {"text_bytes": num_bytes, "num_workers": num_workers, "seconds": figures})
+        report = {
+            "text": self.text.name,
+            "text_bytes": num_bytes,
+            "num_workers": num_workers,
+            "seconds": figures,
+        }
+        _write(self.json, machine, report)
 
 
 def _measure(calls: dict[str, Callable[[], Any]], repeats: int) -> dict[str, list[float]]:
@@ -133,6 +145,7 @@ class Memory:
 
     def run(self) -> None:
         """Merge, and print the sizes and the peak."""
+        machine = describe_machine()
         figures: dict[str, Any] = {"num_tables": self.num_tables, "words_per_table": self.words}
         with ProcessPoolExecutor(1, get_context("spawn")) as executor:
             executor.submit(make_table, (self.words, 0)).result()
@@ -164,7 +177,7 @@ class Memory:
             shown = format_bytes(value) if is_size else f"{value:,.0f}"
             rows.add_row(name.replace("_", " "), shown, f"{value / merged:.2f}" if is_size else "")
         wide_console().print(rows)
-        _write(self.json, figures)
+        _write(self.json, machine, figures)
 
 
 def make_table(task: tuple[int, int]) -> bytes:
@@ -198,9 +211,9 @@ def _peak_memory(*, reset: bool = False) -> int:
     return 1024 * int(status["VmRSS" if reset else "VmHWM"].split()[0])
 
 
-def _write(path: Path | None, figures: dict[str, Any]) -> None:
+def _write(path: Path | None, machine: dict[str, Any], figures: dict[str, Any]) -> None:
     if path is not None:
-        write_report(path, {"machine": describe_machine(), "commit": source_commit(), **figures})
+        write_report(path, {"machine": machine, "commit": source_commit(), **figures})
 
 
 if __name__ == "__main__":

@@ -15,12 +15,22 @@ import pytest
 
 from bytewright._native import WordCounter, WordTable
 from bytewright.corpus import END_OF_TEXT, ranges
+from bytewright.corpus.ranges import TextRange
 from bytewright.data.dataset import INDEX
 from bytewright.data.tokenfile import TokenFile
-from bytewright.errors import ClusterError, FormatError, UsageError
+from bytewright.errors import ClusterError, FormatError, StorageError, UsageError
 from bytewright.tokenizer import Tokenizer, Vocabulary, count_words, train_tokenizer
 from bytewright.tokenizer import cluster as tokenizer_cluster
-from bytewright.tokenizer.cluster import CountTask, TableMerger, count_on, count_ranges, cut_texts, encode_on
+from bytewright.tokenizer.cluster import (
+    COUNT_TASKS_PER_WORKER,
+    MAX_RANGES_PER_TASK,
+    CountTask,
+    TableMerger,
+    count_on,
+    count_ranges,
+    cut_texts,
+    encode_on,
+)
 from texts import BROKEN, SPECIALS, WORDS
 
 HEADER = 48
@@ -286,12 +296,49 @@ def test_a_process_pool_is_an_executor_too_and_a_lost_process_one_sentence(
             count_on(executor, cut, [END_OF_TEXT], num_workers=2)
 
 
-def test_a_task_counts_several_ranges(sources: list[str]) -> None:
-    cut = cut_texts(sources, [END_OF_TEXT], range_bytes=20_000)
+@pytest.mark.parametrize("prefix", ["", "file://"])
+def test_a_task_counts_several_ranges_of_files_and_urls(sources: list[str], prefix: str) -> None:
+    pytest.importorskip("fsspec")
+    cut = cut_texts([prefix + source for source in sources], [END_OF_TEXT], range_bytes=20_000)
     task = CountTask(ranges=tuple(cut), pattern="gpt2", special_tokens=(END_OF_TEXT,))
     expected = WordCounter("gpt2", [END_OF_TEXT])
     expected.add_files(sources, 1, None)
     assert count_ranges(task)[HEADER:] == expected.table_bytes()[HEADER:]
+
+
+def test_counting_a_file_that_became_shorter_is_an_error(tmp_path: Path) -> None:
+    source = tmp_path / "a.txt"
+    source.write_bytes(b"The owl slept. " * 2000)
+    cut = cut_texts([str(source)], [END_OF_TEXT], range_bytes=10_000)
+    os.truncate(source, cut[-1].end - 1)
+    whole, shortened = (
+        CountTask(ranges=(each,), pattern="gpt2", special_tokens=(END_OF_TEXT,)) for each in cut[-2:]
+    )
+    assert WordTable(count_ranges(whole)).stats()[0] == cut[-2].num_bytes
+    with pytest.raises(StorageError):
+        count_ranges(shortened)
+
+
+@pytest.mark.parametrize("num_ranges", [0, 1, 7, 8, 9, 48, 200])
+def test_every_range_is_counted_once_in_tasks_of_bounded_size(
+    threads: Executor, monkeypatch: pytest.MonkeyPatch, num_ranges: int
+) -> None:
+    tasks: list[CountTask] = []
+
+    def record(task: CountTask) -> bytes:
+        tasks.append(task)
+        return WordCounter("gpt2", []).table_bytes()
+
+    monkeypatch.setattr(tokenizer_cluster, "count_ranges", record)
+    cut = [
+        TextRange(source="a", start=place, end=place + 1, version="", is_last=False, ends_open=False)
+        for place in range(num_ranges)
+    ]
+    count_on(threads, cut, [], num_workers=2)
+    counted = sorted(each.start for task in tasks for each in task.ranges)
+    assert counted == list(range(num_ranges))
+    assert len(tasks) >= min(num_ranges, 2 * COUNT_TASKS_PER_WORKER)
+    assert all(1 <= len(task.ranges) <= MAX_RANGES_PER_TASK for task in tasks)
 
 
 def test_a_worker_without_the_folder_of_the_dataset_is_one_sentence(

@@ -63,6 +63,13 @@ impl WordCounter {
         guarded(|| watched(py, on_progress, |report| counter.add_files(&paths.0, num_threads, report)))
     }
 
+    /// Count the bytes from `start` to `end` of a file, which must be safe cuts.
+    fn add_file_part(&mut self, py: Python<'_>, path: PathBuf, start: usize, end: usize) -> PyResult<()> {
+        self.has_read = true;
+        let counter = self.counter()?;
+        guarded(|| py.detach(|| counter.add_file_part(&path, start..end)).into_python())
+    }
+
     /// Count one text.
     fn add_text(&mut self, py: Python<'_>, text: &Bound<'_, PyAny>) -> PyResult<()> {
         let bytes = bytes_of(text)?;

@@ -3,8 +3,9 @@
 //! Files are memory-mapped and distributed in chunks that end at safe cuts. Each thread counts into its own table.
 //! The tables are added at the end, so the result does not depend on the number of threads.
 
+use std::io;
 use std::ops::Range;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -101,6 +102,19 @@ impl Counter {
             rest = behind;
         }
         Ok(())
+    }
+
+    /// Count a part of a file on this thread. It must begin and end at safe cuts. If an error occurs, some words may be
+    /// counted.
+    pub fn add_file_part(&mut self, path: &Path, part: Range<usize>) -> Result<()> {
+        let source = Source::open(path)?;
+        let Some(text) = source.get(part.clone()) else {
+            let (expected, found) = (part.end, source.len());
+            let message =
+                format!("it was changed while it was read: expected {expected} bytes or more, found {found}");
+            return Err(Error::of_file(path, io::Error::new(io::ErrorKind::UnexpectedEof, message)));
+        };
+        self.add_text(text)
     }
 
     /// Add words with their counts.

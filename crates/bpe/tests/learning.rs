@@ -225,3 +225,18 @@ fn stopping_the_count_leaves_no_partial_counts() -> std::result::Result<(), Box<
     std::fs::remove_file(&path)?;
     Ok(())
 }
+
+#[test]
+fn parts_of_a_file_have_the_counts_of_the_whole() -> std::result::Result<(), Box<dyn std::error::Error>> {
+    let path = std::env::temp_dir().join(format!("bpe-parts-{}", std::process::id()));
+    std::fs::write(&path, "low lower lowest")?;
+    let mut counter = Counter::new(Pattern::Gpt2, Specials::new(Vec::new())?);
+    counter.add_file_part(&path, 9..16)?;
+    counter.add_file_part(&path, 0..9)?;
+    assert!(matches!(counter.add_file_part(&path, 9..17), Err(Error::File { .. })));
+    let words = ["low", " lower", " lowest"].map(|word| (word.into(), 1));
+    assert_eq!(sorted(counter.counts()), Words::from(words));
+    assert_eq!(counter.stats().num_bytes, 16);
+    std::fs::remove_file(&path)?;
+    Ok(())
+}

@@ -274,7 +274,7 @@ def read_pieces(
 ) -> Iterator[bytes]:
     """Yield the bytes of a range in pieces that end where `find_cut` allows a cut; without it, as a whole.
 
-    The memory of a piece is reused for the next one. Raise if the source has become shorter.
+    Raise if the source has become shorter.
     """
     start = text_range.start
     with open_source(text_range.source) as file:

@@ -15,19 +15,21 @@ import fcntl
 import functools
 import hashlib
 import json
+import math
 import os
 import re
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 
 from bytewright._native import WordCounter, WordTable
 from bytewright.corpus import END_OF_TEXT
-from bytewright.corpus.ranges import MARGIN, RANGE_BYTES, FindCut, TextRange, cut_sources, read_pieces
+from bytewright.corpus.ranges import MARGIN, RANGE_BYTES, FindCut, TextRange, cut_sources, is_url, read_pieces
 from bytewright.data.dataset import INDEX, read_index, write_index
 from bytewright.data.tokenfile import Ids, Manifest, TokenFile, TokenFileWriter, hash_ids, map_ids
 from bytewright.errors import BytewrightError, ClusterError, TokenizerError, UsageError
@@ -40,9 +42,12 @@ from bytewright.tokenizer.tokenizer import Tokenizer
 from bytewright.tokenizer.vocabulary import PATTERNS, name_of_pattern
 
 MAX_RANGES_PER_TASK = 16
-"""How many ranges one task counts at most: fewer and larger tables need less merging."""
-COUNT_TASKS_PER_WORKER = 4
-"""How many counting tasks each worker has at least, so that all of them finish at about the same time."""
+"""How many ranges one task counts at most."""
+COUNT_TASKS_PER_WORKER = 2
+"""How many counting tasks each worker has at least, so that all of them finish at about the same time.
+
+Each task builds a table, and the tables must be merged. More tasks take longer.
+"""
 TOKENIZER = "tokenizer"
 """The folder of a dataset with its tokenizer, which the workers read."""
 LOCK = ".lock"
@@ -115,8 +120,11 @@ def count_ranges(task: CountTask) -> bytes:
     counter = WordCounter(name_of_pattern(task.pattern), task.special_tokens)
     find_cut = _find_cut_of(task.pattern, task.special_tokens)
     for text_range in task.ranges:
-        for piece in read_pieces(text_range, find_cut):
-            counter.add_text(piece)
+        if is_url(text_range.source):
+            for piece in read_pieces(text_range, find_cut):
+                counter.add_text(piece)
+        else:  # mapped: Dask makes workers return free memory at once, so each piece would be new pages
+            counter.add_file_part(text_range.source, text_range.start, text_range.end)
     return counter.table_bytes()
 
 
@@ -130,14 +138,12 @@ def count_on(
     progress: Progress | None = None,
 ) -> WordTable:
     """Return the word counts of ranges, counted by the workers of an executor, for `train_tokenizer`."""
-    per_task = max(1, min(MAX_RANGES_PER_TASK, len(ranges) // (COUNT_TASKS_PER_WORKER * num_workers)))
+    num_tasks = max(COUNT_TASKS_PER_WORKER * num_workers, math.ceil(len(ranges) / MAX_RANGES_PER_TASK))
+    cuts = [len(ranges) * number // num_tasks for number in range(num_tasks + 1)]
     tasks = [
-        CountTask(
-            ranges=tuple(ranges[start : start + per_task]),
-            pattern=pattern,
-            special_tokens=tuple(special_tokens),
-        )
-        for start in range(0, len(ranges), per_task)
+        CountTask(ranges=tuple(ranges[start:end]), pattern=pattern, special_tokens=tuple(special_tokens))
+        for start, end in pairwise(cuts)
+        if start < end
     ]
     total, done = sum(task.num_bytes for task in tasks), 0
     merger = TableMerger()
