@@ -161,7 +161,7 @@ class TableMerger:
 
     Tables arrive in any order. The memory is at most that of one table per level, and of two tables and their
     sum during a merge. By Heaps' law the number of distinct words grows more slowly than the text, so the
-    sizes of the levels are a geometric series. With 1,000 tables and the exponent 0.6, the peak was 3.4 times
+    sizes of the levels are a geometric series. With 1,000 tables and the exponent 0.6, the peak was 2.6 times
     the size of the sum (`benchmarks/cluster.py memory`).
     """
 
