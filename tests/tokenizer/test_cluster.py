@@ -147,6 +147,7 @@ def tokenizer(sources: list[str]) -> Tokenizer:
 
 
 @pytest.mark.parametrize("range_bytes", [3000, 20_011, 10**9])
+@pytest.mark.parametrize("prefix", ["", "file://"])
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1,), (2, 0, 1)])
 def test_shards_have_the_ids_of_one_file(
     threads: Executor,
@@ -155,10 +156,13 @@ def test_shards_have_the_ids_of_one_file(
     tmp_path: Path,
     range_bytes: int,
     order: tuple[int, ...],
+    prefix: str,
 ) -> None:
+    pytest.importorskip("fsspec")
     chosen = [sources[place] for place in order]
     expected = tokenizer.encode_file(chosen, tmp_path / "one.npy")
-    cut = cut_texts(chosen, list(tokenizer.special_tokens), range_bytes=range_bytes)
+    named = [prefix + source for source in chosen]
+    cut = cut_texts(named, list(tokenizer.special_tokens), range_bytes=range_bytes)
     encoded = encode_on(threads, tokenizer, cut, tmp_path / "many", num_workers=3)
     assert encoded.num_shards == len(cut)
     assert encoded.tokens.manifest == expected.manifest

@@ -210,17 +210,24 @@ def encode_range(task: EncodeTask) -> Manifest:
     folder = Path(task.folder)
     tokenizer = _load_tokenizer(str(folder / TOKENIZER), task.fingerprint)
     end = tokenizer.special_tokens.get(END_OF_TEXT)
-    find_cut = _find_cut_of(tokenizer.pattern, list(tokenizer.special_tokens))
     path = folder / task.name
     with TokenFileWriter(
         path, tokenizer_fingerprint=task.fingerprint, vocabulary_size=tokenizer.vocab_size
     ) as writer:
-        for piece in read_pieces(task.text_range, find_cut):
-            ids = tokenizer.encode_array(piece, num_threads=1)
+        for ids in _encode_pieces(tokenizer, task.text_range):
             writer.append(ids, num_documents=0 if end is None else int(np.count_nonzero(ids == end)))
         added = [] if end is None or not task.append_end else [end]
         writer.append(added, num_documents=int(bool(added) or task.closes_document))
     return TokenFile.open(path).manifest
+
+
+def _encode_pieces(tokenizer: Tokenizer, text_range: TextRange) -> Iterator[Ids]:
+    if is_url(text_range.source):
+        find_cut = _find_cut_of(tokenizer.pattern, list(tokenizer.special_tokens))
+        for piece in read_pieces(text_range, find_cut):
+            yield tokenizer.encode_array(piece, num_threads=1)
+    else:  # mapped, as in `count_ranges`
+        yield from tokenizer.encode_file_part(text_range.source, text_range.start, text_range.end)
 
 
 @functools.lru_cache(2)

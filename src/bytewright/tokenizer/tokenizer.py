@@ -23,7 +23,7 @@ from bytewright import _native
 from bytewright.corpus import END_OF_TEXT
 from bytewright.corpus.file_formats import check_plain_text
 from bytewright.data.tokenfile import Ids, TokenFile, TokenFileWriter
-from bytewright.errors import TokenizerError, UsageError, shorten
+from bytewright.errors import StorageError, TokenizerError, UsageError, shorten
 from bytewright.formatting import Progress
 from bytewright.storage import atomic
 from bytewright.storage.manifest import manifest_path_of
@@ -189,6 +189,17 @@ class Tokenizer:
         file = _native.FileEncoder(self._native, os.fspath(source))
         for ids, _ in _encode_ahead(file, check_num_threads(num_threads)):
             yield ids
+
+    def encode_file_part(self, source: str | Path, start: int, end: int) -> Iterator[Ids]:
+        """Yield the ids of the bytes from `start` to `end`, which must be safe cuts, in several arrays."""
+        file = _native.FileEncoder(self._native, os.fspath(source))
+        if file.num_bytes < end:
+            message = f"{source}: was changed while it was read: expected {end} bytes or more"
+            raise StorageError(message, path=source, expected=end, found=file.num_bytes)
+        while start < end:
+            cut = min(file.next_cut(start, PIECE), end)
+            yield file.encode(start, cut)
+            start = cut
 
     def encode_file(
         self,
