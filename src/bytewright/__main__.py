@@ -2,6 +2,6 @@
 
 import sys
 
-from bytewright.cli.main import main
+from bytewright.cli.main import start
 
-sys.exit(main())
+sys.exit(start())

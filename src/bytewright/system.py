@@ -37,6 +37,14 @@ _TRIM_THRESHOLD, _NEVER, _HIGHEST_TRIM = -1, -1, 64 * 2**20
 _MMAP_THRESHOLD, _LOW_MMAP, _HIGHEST_MMAP = -3, 2**18, 32 * 2**20
 _MMAP_MAX, _DEFAULT_MMAP_MAX = -4, 65536
 
+TUNABLES = "GLIBC_TUNABLES"
+"""The environment variable from which glibc reads settings of malloc when a process starts."""
+WITHOUT_CACHES = "glibc.malloc.tcache_count=0:glibc.malloc.mxfast=0"
+"""Disables malloc's two caches of small blocks: of each thread, and the fast bins."""
+FIRST_WITH_CACHE, FIRST_WITH_MERGING = (2, 26), (2, 39)
+"""The version of glibc that introduced the cache of threads, and the one that fixed bug 30723."""
+GPU_DRIVER = Path("/dev/nvidiactl")
+
 
 def usable_cores() -> int:
     """Return the number of cores that this process may use."""
@@ -172,15 +180,45 @@ def _load_glibc() -> ctypes.CDLL | None:
     return libc if hasattr(libc, "mallopt") and hasattr(libc, "malloc_trim") else None
 
 
+def restart_without_malloc_caches() -> None:
+    """Restart this process without malloc's caches of small blocks, if training on its CPU needs that.
+
+    torch aligns every tensor to 64 bytes. For that, glibc cuts small blocks off both ends of a larger block.
+    Before version 2.39 it puts them into its caches, where they are not merged with their neighbours
+    (https://sourceware.org/bugzilla/show_bug.cgi?id=30723). A freed tensor then has no room for the next one
+    of the same size, and training takes up to twice the memory of its tensors.
+
+    glibc reads this setting only when a process starts. The new process has the same id and arguments. Call
+    this function first: everything that the process has done before is done again. Nothing happens if the
+    user has set `GLIBC_TUNABLES`, or if there is an NVIDIA GPU to train on.
+    """
+    if os.environ.get(TUNABLES) == WITHOUT_CACHES:
+        del os.environ[TUNABLES]  # compilers and other child processes need the caches
+        return
+    version = _glibc_version()
+    if TUNABLES in os.environ or version is None or GPU_DRIVER.exists():
+        return
+    if FIRST_WITH_CACHE <= version < FIRST_WITH_MERGING:
+        environment = {**os.environ, TUNABLES: WITHOUT_CACHES}
+        with contextlib.suppress(OSError):
+            os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)
+
+
+def _glibc_version() -> tuple[int, ...] | None:
+    """Return the version of the C library if it is glibc."""
+    name = "CS_GNU_LIBC_VERSION"
+    library, _, version = ((name in os.confstr_names and os.confstr(name)) or "").partition(" ")
+    return tuple(map(int, version.split("."))) if library == "glibc" else None
+
+
 @contextlib.contextmanager
 def keep_freed_memory() -> Iterator[None]:
     """Let malloc keep freed memory until the block ends, instead of returning it to the system.
 
     glibc's malloc requests every large block from the system and returns it when it is freed. A training step
     on the CPU frees gigabytes that the next step requests again, and the system clears every page. On two
-    cores this took a fifth of the time of the base experiment's step. Inside the block the process holds
-    about a sixth more than its peak. MALLOC_ environment variables are overridden. Other C libraries than
-    glibc are not changed.
+    cores this took a fifth of the time of the base experiment's step. MALLOC_ environment variables are
+    overridden. Other C libraries than glibc are not changed.
     """
     libc = _load_glibc()
     if libc is None:
@@ -201,9 +239,8 @@ def keep_freed_memory() -> Iterator[None]:
 def return_freed_memory() -> Iterator[None]:
     """Suspend `keep_freed_memory`: return kept memory to the system, and large blocks when they are freed.
 
-    Work between steps, such as an evaluation, would otherwise fragment the kept memory: glibc 2.36 does not
-    reuse a freed aligned block for a request of the same size. The process would then hold the
-    memory of the steps and, several times, that of the other work.
+    Work between steps, such as an evaluation, allocates blocks of other sizes and would otherwise fragment
+    the kept memory. The process would then hold the memory of the steps and also that of the other work.
     """
     libc = _load_glibc()
     if libc is None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from bytewright.account import PRESETS, TrainingSetup, predict_training, training_memory
-from bytewright.account.predict import CODE_BYTES, HEAP_SHARE
+from bytewright.account.predict import CODE_BYTES
 from bytewright.experiments.sweep import read_sweep
 from bytewright.model.config import Implementation
 from bytewright.train.recipe import read_recipe
@@ -31,9 +31,7 @@ def test_predicted_memory_depends_on_the_implementation_of_the_optimizer(
     )
     predicted = account_for_run(config, None, CPU)["peak_memory"]
     live = training_memory(shape, optimizer_implementation=optimizer, device="cpu").peak
-    assert predicted == CODE_BYTES + int(HEAP_SHARE * live)
-    # On two cores, the resident memory of the steps of the fused model was 1,441 MB and 504 MB.
-    assert predicted == pytest.approx(1441e6 if optimizer == "fused" else 504e6, rel=0.16)
+    assert predicted == CODE_BYTES + live
 
 
 def test_predicted_memory_on_a_cpu_includes_evaluations() -> None:
@@ -45,9 +43,11 @@ def test_predicted_memory_on_a_cpu_includes_evaluations() -> None:
     assert on_gpu == training_memory(PRESETS["base"]).peak
 
 
-@pytest.mark.parametrize(("name", "megabytes"), [("tiny", 139), ("smoke", 80), ("laptop", 2081)])
+@pytest.mark.parametrize(
+    ("name", "megabytes"), [("tiny", 102), ("smoke", 55), ("smoke", 61), ("laptop", 2052)]
+)
 def test_predicted_memory_of_cpu_recipes_is_near_the_measured_one(name: str, megabytes: float) -> None:
-    """The measured values are of two cores with glibc 2.36; of laptop.toml a few steps were measured."""
+    """The measured values are those of docs/results/2026-11-18-cpu-memory.md; of laptop.toml, 12 steps."""
     recipe = next(path for path in RECIPES if path.stem == name)
     predicted = account_for_run(read_recipe(recipe), None, CPU)["peak_memory"]
     assert predicted == pytest.approx(1e6 * megabytes, rel=0.1)

@@ -57,16 +57,13 @@ On a CPU: the speeds of docs/results/2026-11-15-two-cores.md at batch 8: compile
 copy at 30 GB/s was measured later on the same cores."""
 
 
-HEAP_SHARE, CODE_BYTES = 1.27, 30_000_000
-"""On a CPU, the resident memory of a run is `HEAP_SHARE` times the tensors of a step plus `CODE_BYTES`.
+CODE_BYTES, COMPILER_BYTES = 20_000_000, 122_000_000
+"""On a CPU, what a run adds to the resident memory of a process besides tensors, and the compiler's share.
 
-malloc keeps freed blocks for the next step, and glibc cannot reuse all of them. The rest is code of libraries
-that the first step loads, and buffers of the matrix library. Both were measured with two threads and glibc
-2.36. Predicted and measured megabytes: tiny.toml 129 and 139, smoke.toml 86 and 80, the demo's run 100 and
-105, and steps of laptop.toml, compiled, 2,224 and 2,081. The largest difference was found for large models
-without a compiler: laptop.toml with compile = "off" and batches of 8 takes 2,043 MB, not 1,424. Of 134 MB
-of tiny.toml, 122 were private memory and 12 pages of libraries. Whole runs of tiny.toml ended at 166 and 171
-MB: private memory grew by 13 MB after an evaluation. Fragmented memory is the assumed reason."""
+The first is code of libraries that the first step loads (13 MB), their data, and small objects. The second is
+mostly the modules of torch's compiler. Both were measured with torch 2.13.0 and two threads; see
+docs/results/2026-11-18-cpu-memory.md. They hold for commands, and for glibc 2.39 or newer. With an older glibc,
+a run that is started from Python takes more (`restart_without_malloc_caches`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,7 +155,7 @@ def predict_training(config: ModelConfig, setup: TrainingSetup) -> dict[str, flo
 
 def _largest_batch(config: ModelConfig, setup: TrainingSetup, available: float) -> int:
     """Return the most sequences at once that fit into the memory of one rank."""
-    usable = available if setup.device_kind == "cuda" else (available - CODE_BYTES) / HEAP_SHARE
+    usable = available if setup.device_kind == "cuda" else available - _code_bytes(setup)
     limit = usable * (1 - ALLOWANCE)
     return largest_fitting(lambda size: _setup_memory(config, replace(setup, batch_size=size)).peak <= limit)
 
@@ -181,15 +178,19 @@ def _setup_memory(config: ModelConfig, setup: TrainingSetup) -> TrainingMemory:
 def _resident_bytes(config: ModelConfig, setup: TrainingSetup, memory: TrainingMemory) -> int:
     """Return the memory that a run adds to a process on a CPU: that of a step or of an evaluation.
 
-    An evaluation keeps weights, gradients and state. It computes logits in chunks, in float32, with two
-    copies while their exponentials are summed, and needs the hidden states and their norm. Its memory is
-    returned to the system, so it is not fragmented.
+    An evaluation keeps weights, gradients and state. It computes logits in chunks, in float32, with a copy
+    while their exponentials are summed, and needs the hidden states and their norm. Pages of the token file
+    are not included: the system can drop them.
     """
     tokens, chunk = setup.evaluated_at_once, choose_chunk_size("cpu", config.vocab_size)
-    logits = 3 * WIDE * min(tokens, chunk) * config.vocab_size
+    logits = 2 * WIDE * min(tokens, chunk) * config.vocab_size
     kept = 2 * memory.parameters + memory.optimizer_state
     evaluation = kept + logits + 2 * WIDE * tokens * config.d_model
-    return CODE_BYTES + int(max(HEAP_SHARE * memory.peak, evaluation))
+    return _code_bytes(setup) + max(memory.peak, evaluation)
+
+
+def _code_bytes(setup: TrainingSetup) -> int:
+    return CODE_BYTES + (COMPILER_BYTES if setup.compiled else 0)
 
 
 def tokens_per_second(config: ModelConfig, setup: TrainingSetup) -> float | None:

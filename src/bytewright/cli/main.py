@@ -126,6 +126,21 @@ COMMANDS: Mapping[str, tuple[str, str, str]] = {
 """The module, class and summary of each command, in the order in which a new user needs them."""
 
 
+TRAINING = ("demo", "train", "resume", "sweep")
+"""The commands that train models."""
+
+
+def start() -> int:
+    """Run the command of this process and return the exit code: the entry point of `bytewright`."""
+    if " ".join(_command_path(sys.argv[1:])) in TRAINING:
+        from bytewright.system import (
+            restart_without_malloc_caches,
+        )  # imported late: other commands start faster
+
+        restart_without_malloc_caches()
+    return main()
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return the exit code."""
     signal.signal(signal.SIGTERM, _terminate)
@@ -404,4 +419,4 @@ def _fail(sentence: str, code: int, *, once: bool = False) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(start())

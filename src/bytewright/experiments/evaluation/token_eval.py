@@ -23,6 +23,7 @@ from bytewright.data.sampler import Tokens
 from bytewright.formatting import Progress
 from bytewright.model import TransformerLM
 from bytewright.model.layers import at_least_float32
+from bytewright.model.loss import choose_chunk_size
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,16 @@ def evaluate_tokens(
 def compute_losses(
     model: TransformerLM, ids: Integer[Tensor, "batch longest"]
 ) -> Float[Tensor, "batch predictions"]:
-    """Return -ln p of every id but the first, given the ids before it."""
+    """Return -ln p of every id but the first, given the ids before it.
+
+    Computes a few rows of ids at a time, which bounds the memory of the logits.
+    """
+    num_rows = choose_chunk_size(ids.device.type, model.config.vocab_size) // ids.shape[-1]
+    losses = []
     with torch.no_grad():
-        logits = at_least_float32(model(ids[:, :-1]))
-        return logits.logsumexp(dim=-1) - logits.gather(-1, ids[:, 1:].unsqueeze(-1)).squeeze(-1)
+        for part in torch.split(ids, max(1, num_rows)):
+            logits = at_least_float32(model(part[:, :-1]))
+            target_logits = logits.gather(-1, part[:, 1:].unsqueeze(-1)).squeeze(-1)
+            losses.append(logits.logsumexp(dim=-1) - target_logits)
+            del logits  # or they would stay alive while the next ones are computed
+    return torch.cat(losses)

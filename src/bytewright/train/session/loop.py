@@ -380,12 +380,12 @@ class Trainer:
             extra[RANK_MEMORY] = self.ranks.gather(self.memory.peak())
             extra[RANK_SENT] = self._num_bytes_sent
         if with_norms and (self.rows or self.ranks.is_main):
-            with self.recorder.untimed():
+            with self.recorder.untimed(), self._separate_memory():
                 first = self.sampler.starts(self.progress.step - 1)[:1]
                 ids, _ = self.store.batch(first, self.config.model.context_length)
                 extra |= self.engine.measure_norms(ids)
         if evaluation and self.probe:
-            with self.recorder.untimed():
+            with self.recorder.untimed(), self._separate_memory():
                 model = self.engine.gather_model(self.config, self.ranks)
                 extra |= {} if model is None else self.probe(model)
         self.recorder.line(lr=self.config.optimizer.lr * self._factor, evaluation=evaluation, extra=extra)
