@@ -62,8 +62,8 @@ CODE_BYTES, COMPILER_BYTES = 20_000_000, 122_000_000
 
 The first is code of libraries that the first step loads (13 MB), their data, and small objects. The second is
 mostly the modules of torch's compiler. Both were measured with torch 2.13.0 and two threads; see
-docs/results/2026-11-18-cpu-memory.md. They hold for commands, and for glibc 2.39 or newer. With an older glibc,
-a run that is started from Python takes more (`restart_without_malloc_caches`)."""
+docs/results/2026-11-18-cpu-memory.md. They hold for commands, and for glibc 2.39 or newer. With an older
+glibc, a run that is started from Python takes more (`restart_without_malloc_caches`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
