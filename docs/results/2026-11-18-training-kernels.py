@@ -11,7 +11,9 @@ from statistics import median
 from records import percent, result
 
 measured = result("2026-11-18-training-kernels.json")
-steps = {(part, row["shape"], row["label"]): row for part, found in measured.items() for row in found["rows"]}
+steps = {
+    (part, row["shape"], row["label"]): row for part in ("first", "second") for row in measured[part]["rows"]
+}
 alone = {row["name"]: row["ms"] for row in measured["first"]["checks"] if "ms" in row}
 NAMES = {"12x768": "12 × 768", "base": "base", "8x1024": "8 × 1,024"}
 PREDICTED = {"12x768": ("1.17", "1.20"), "base": ("1.26", "1.30"), "8x1024": ("1.08", "1.15")}
@@ -173,7 +175,19 @@ whole_row, row = (alone[f"row 32768x10000 {name}"] for name in ("16384/8/True/Fa
 normed, plain = (alone[f"heads 1024 12/12x64 8x8 norm={on} backward"] for on in (True, False))
 in_a_loop = 1 - alone["row 8192x50304 8192/32/False/False"] / alone["row 8192x50304 2048/8/False/False"]
 
+
+def trace_rows():
+    yield ("shape", "one step, ms", "in the trace, ms", "a kernel runs, ms", "share")
+    for shape in ("12x768", "base"):
+        row = measured["trace"][shape]
+        share = f"{100 * row['busy_ms'] / row['span_ms']:.0f} %"
+        times = f"{median(row['step_ms']):.1f}", f"{row['span_ms']:.1f}", f"{row['busy_ms']:.1f}"
+        yield (shape.replace("x", " × "), *times, share)
+
+
 FIGURES = [
+    list(trace_rows()),
+    f"at commit {measured['trace']['commit']}",
     list(first_rows()),
     list(switch_rows()),
     f"{cutlass:.1f} ms instead of {head_before:.1f} ms plus {head_sums:.1f} ms for the sums",
@@ -251,6 +265,8 @@ GIVEN = dict.fromkeys(WRITTEN_BEFORE, "written before the measurements") | {
     "at 75 to 100 % of the memory bandwidth": "a profile",
     "before 8 × 1,024, 4 × 768, 3 × 1,024": "the shapes of the benchmark",
     "Outcomes at 12 × 768": "the shape",
+    "At 12 × 768 the step that was measured here would need 56.5 ms to be 1.2": "67.8 ms divided by 1.2",
+    "alone take 44 ms": "the longest kernels of the trace",
     "below 0.1 ms now": "not among the 30 longest kernels of the profile",
     "prediction of -0.5 ms": "the table of predictions",
     "of the 1.9 ms that the others save": "the sum of the lines above",

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 import torch
 from torch import Tensor
 
-from bytewright.model.cuda_graph import CudaGraphFunction, capture
+from bytewright.model.cuda_graph import CudaGraphFunction, capture, without_garbage_collection
 
 
 def test_the_function_receives_the_layout_that_a_capture_has() -> None:
@@ -21,6 +23,16 @@ def test_the_function_receives_the_layout_that_a_capture_has() -> None:
     (total,) = CudaGraphFunction(function)(windows[:, :-1], windows[:, 1:])
     assert seen == [(3, 1), (3, 1)]
     assert total.equal(windows[:, :-1] + windows[:, 1:])
+
+
+def test_garbage_is_not_collected_during_a_capture() -> None:
+    gc.enable()
+    with without_garbage_collection():
+        assert not gc.isenabled()
+        with without_garbage_collection():
+            pass
+        assert not gc.isenabled()
+    assert gc.isenabled()
 
 
 @pytest.mark.gpu

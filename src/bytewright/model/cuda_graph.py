@@ -8,7 +8,9 @@ place.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+import gc
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 import torch
@@ -32,11 +34,26 @@ def capture(function: Callable[[], Result]) -> tuple[torch.cuda.CUDAGraph, Resul
     graph = torch.cuda.CUDAGraph()
     torch._C._cuda_clearCublasWorkspaces()
     try:
-        with torch.cuda.graph(graph):
+        with without_garbage_collection(), torch.cuda.graph(graph):
             result = function()
     finally:
         torch._C._cuda_clearCublasWorkspaces()
     return graph, result
+
+
+@contextlib.contextmanager
+def without_garbage_collection() -> Iterator[None]:
+    """Disable Python's collection of cyclic garbage until the block ends.
+
+    The collector can delete an earlier graph at any moment. CUDA does not allow that during a capture.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def capture_after_run(
