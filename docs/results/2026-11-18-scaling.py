@@ -6,6 +6,7 @@ documents, for those that fit into the context (`fitting`), and for the excess o
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import pairwise
 from math import log
 from pathlib import Path
@@ -13,6 +14,8 @@ from runpy import run_path
 from statistics import mean, stdev
 
 from records import percent, result, spell
+
+from bytewright.laws.inference import Difference, compare_means, holm
 
 NAME = "2026-11-18-scaling"
 measured = result(f"{NAME}.json")
@@ -22,7 +25,6 @@ fits = {"test": result(f"{NAME}/fit.json"), "fitting": result(f"{NAME}/fitting/f
     for fit in result(f"{NAME}/facts/fit.json")["fits"]
     if fit["known_limit"] and fit["objective"] == "log"
 )
-equal_tokens = result(f"{NAME}-isotoken.json")
 predicted = run_path(str(Path(__file__).with_name(f"{NAME}-predictions.py")))
 of_data, bytes_per_document = predicted["of_data"], predicted["bytes_per_document"]
 MANY = predicted["MANY"]
@@ -260,56 +262,109 @@ def at_rate(width: int, lr: float) -> float:
 
 # Equal tokens
 
-runs_of_size: dict[int, list] = {}
-for run in sorted(equal_tokens["runs"], key=lambda it: (it["parameters"], it["seed"])):
-    runs_of_size.setdefault(run["parameters"], []).append(run)
+EQUAL_TOKENS = 40_370_176
+found_at = [
+    run
+    for run in measured["runs"]
+    if run["tokens"] == EQUAL_TOKENS and run["lr"] == measured["lr"] and run["sweep"] != "repeat"
+]
+of_width: dict[int, dict[int, float]] = {}
+for run in sorted(found_at, key=lambda it: (it["width"], it["seed"])):
+    of_width.setdefault(run["width"], {})[run["seed"]] = run["test_bits_per_byte"]
+parameters = {width: n for n, width in widths.items()}
+LARGEST = max(of_width)
+COMPARED = [width for width, found in of_width.items() if len(found) > 2 and width != LARGEST]
 
 
-def pooled_deviation() -> float:
-    """Return the standard deviation over seeds, pooled over the sizes with several of them."""
-    groups = [[run["test_bits_per_byte"] for run in runs] for runs in runs_of_size.values()]
-    squares = sum((value - mean(group)) ** 2 for group in groups for value in group)
+def pooled_deviation(*groups: dict[int, float]) -> float:
+    """Return the standard deviation over seeds, pooled over groups."""
+    squares = sum((value - mean(group.values())) ** 2 for group in groups for value in group.values())
     return (squares / sum(len(group) - 1 for group in groups)) ** 0.5
 
 
 def size_rows():
-    yield "N, millions", "width", "seeds", "loss", "deviation", "above E", "training, s"
-    for n, runs in runs_of_size.items():
-        values = [run["test_bits_per_byte"] for run in runs]
+    yield "N, millions", "width", "seeds", "loss", "deviation", "above E"
+    for width, found in of_width.items():
+        loss = mean(found.values())
         yield (
-            f"{n / MILLION:.1f}",
-            runs[0]["width"],
-            len(runs),
-            f"{mean(values):.5f}",
-            deviation(values),
-            f"{mean(values) - floor:.5f}",
-            f"{mean(run['training_seconds'] for run in runs):.0f}",
+            f"{parameters[width] / MILLION:.1f}",
+            width,
+            len(found),
+            f"{loss:.5f}",
+            f"{stdev(found.values()):.5f}",
+            f"{loss - floor:.5f}",
         )
 
 
-def loss_of_size(width: int) -> float:
-    (runs,) = (runs for runs in runs_of_size.values() if runs[0]["width"] == width)
-    return mean(run["test_bits_per_byte"] for run in runs)
+def apart(width: int) -> float:
+    """Return the difference of the mean losses of a width and of the largest one."""
+    return mean(of_width[width].values()) - mean(of_width[LARGEST].values())
 
 
-def deviation_of(width: int) -> float:
-    (runs,) = (runs for runs in runs_of_size.values() if runs[0]["width"] == width)
-    return stdev(run["test_bits_per_byte"] for run in runs)
+def in_deviations(width: int) -> float:
+    return apart(width) / pooled_deviation(of_width[width], of_width[LARGEST])
 
 
-apart = loss_of_size(64) - loss_of_size(512)
+def paired(width: int) -> Difference:
+    found = compare_means(of_width[width], of_width[LARGEST])
+    assert found is not None
+    assert found.is_paired
+    return found
+
+
+def apart_rows():
+    yield (
+        f"width, compared with {LARGEST:,}", "difference of means", "in pooled deviations",
+        "in deviations of this width", f"in deviations of {LARGEST:,}", "paired difference",
+    )  # fmt: skip
+    for width in COMPARED:
+        yield (
+            width,
+            f"{apart(width):.4f}",
+            f"{in_deviations(width):.1f}",
+            f"{apart(width) / stdev(of_width[width].values()):.1f}",
+            f"{apart(width) / stdev(of_width[LARGEST].values()):.1f}",
+            f"{paired(width).value:.4f} ± {paired(width).half_width():.4f}",
+        )
+
+
+assert max(in_deviations(width) for width in of_width if width < LARGEST) < 20, "the goal is missed"
+highest_p = max(holm([paired(width).p_value for width in COMPARED]))
+assert highest_p < 0.05, "every difference is significant"
+at_other_rate = [
+    run for run in measured["runs"] if run["sweep"] == "isotoken" and run["lr"] != measured["lr"]
+]
+
+# The run that was made again with later code
+
+(repeat,) = (run for run in measured["runs"] if run["sweep"] == "repeat")
+(original,) = (run for run in measured["runs"] if f"repeat-{run['name']}" == repeat["name"])
+repeat_shift = abs(repeat["test_bits_per_byte"] - original["test_bits_per_byte"])
+repeat_deviation = stdev(losses(settings[repeat["parameters"], repeat["tokens"]]))
+by_sweep = Counter(run["sweep"] for run in measured["runs"])
+num_isotoken = by_sweep["isotoken"]
+num_rates = len(measured["runs"]) - len(measured["points"]) - num_isotoken - by_sweep["repeat"]
+
 lowest = min(mean(losses(group)) for group in settings.values())
-wide = next(group for (n, d), group in settings.items() if widths[n] == 768 and d > 40e6)
-assert wide[0]["tokens"] == equal_tokens["runs"][0]["tokens"]
 share_of = recovered("test"), recovered("fitting")
 recall = min(settings.values(), key=lambda group: mean(losses(group)))[0]["excess"]["recall"]
-num_seeds = sorted(len(group) for group in settings.values())
+num_seeds = Counter(len(group) for group in settings.values())
+highest = [len(group) for group in list(levels.values())[-1]]
+assert set(highest) == {1}, "no size of the highest level has a second seed"
+with_five = {
+    level: [widths[group[0]["parameters"]] for group in groups if len(group) == 5]
+    for level, groups in levels.items()
+}
+assert with_five == {"5e14": [128, 192], "2e15": [192, 256], "8e15": []}
+best_size_exponent = fits["test"]["optima"]["best_size_exponent"]
 
 FIGURES = [
     f"{len(measured['runs'])} runs on one H200",
     f"{len(measured['points'])} of them",
+    f"{num_isotoken} compare sizes at equal tokens, {num_rates} others",
     f"the entropy E is {floor:.5f} bits per byte",
-    f"{num_seeds.count(1)} of the {len(num_seeds)} settings have one seed",
+    f"{num_seeds[5]} of the {num_seeds.total()} settings have five seeds",
+    f"{num_seeds[1]} settings have one seed",
     list(point_rows()),
     f"at least {above_bound:.1f} times the bound",
     f"All but that of width {above_many[0]} are below",
@@ -327,13 +382,17 @@ FIGURES = [
     list(rate_rows()),
     f"{spell(measured['lr'])} for all sizes",
     f"costs {at_rate(512, 0.002) - at_rate(512, 0.008):.4f} bits per byte",
-    f"all sizes read {equal_tokens['runs'][0]['tokens'] / MILLION:.1f} million tokens",
+    f"exponent of compute is {interval(best_size_exponent, 2)}",
+    f"all sizes read {EQUAL_TOKENS / MILLION:.1f} million tokens",
     list(size_rows()),
-    f"differ by {apart:.4f} bits per byte",
-    f"{apart / pooled_deviation():.1f} times the standard deviation over seeds, pooled over the two sizes",
-    f"{apart / deviation_of(64):.1f} times the deviation of the smallest size, and "
-    f"{apart / deviation_of(128):.1f} times that of the second",
-    f"at {mean(losses(wide)):.5f}",
+    list(apart_rows()),
+    f"{in_deviations(64):.1f} pooled deviations",
+    f"by {in_deviations(128):.1f}",
+    f"the largest p is {highest_p:.3f}",
+    f"{len(at_other_rate)} earlier runs",
+    f"width {repeat['width']}, {repeat['tokens'] / MILLION:.1f} million tokens",
+    f"ended at {repeat['test_bits_per_byte']:.5f} instead of {original['test_bits_per_byte']:.5f}",
+    f"difference of {repeat_shift:.5f} is {percent(repeat_shift / repeat_deviation)} of the deviation",
     f"{lowest - floor:.4f} bits per byte above E, which is {percent((lowest - floor) / floor)}",
 ]
 GIVEN = {
@@ -344,7 +403,10 @@ GIVEN = {
     "width 768": "the recipe",
     "width 512": "the recipe",
     "rate of 4e-3": "the record of the runs",
-    "a rate of 2e-3": "the record of the runs",
+    "same rate of 2e-3": "the record of the runs",
+    "its 95 % t interval": "the usual level",
+    "width 64 varies": "the recipe",
+    "Width 128 differs": "the recipe",
     "8e-3": "the table of rates",
     "95 % t intervals": "the usual level",
     "fewer than 20 million tokens": "the bound of `early`",
