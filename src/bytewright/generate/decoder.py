@@ -87,7 +87,7 @@ class KeyValueCache:
     def clear(self, row: int, first: int = 0) -> None:
         """Set the positions of a row from `first` on to 0.
 
-        Tensor operations multiply masked positions by 0; one that is not finite would make attention NaN.
+        Tensor operations multiply values at masked positions by 0, and 0 times NaN or infinity is NaN.
         """
         for buffer in self.keys + self.values:
             buffer[row, :, first:] = 0
@@ -151,6 +151,7 @@ class Decoder:
         self.head = PackedMatrix(snapshot(head, self.dtype), batch_size)
         self.angles = None
         self.half_angles: tuple[Tensor | None, Tensor | None] = None, None
+        """Cosines and sines of half of the dimensions, as the kernel of training reads them."""
         attention = blocks[0].attn
         rope = attention.rope if isinstance(attention, MultiHeadSelfAttention) else None
         if isinstance(rope, RotaryPositionalEmbedding):
@@ -178,7 +179,7 @@ class Decoder:
         Row i of `ids` holds a prompt of `lengths[i]` tokens and then padding, which the causal mask hides.
         """
         batch_size, num_tokens = ids.shape
-        hidden = self._read_beginnings(ids, cache.write_prompt)
+        hidden = self._read_first_tokens(ids, cache.write_prompt)
         last = torch.arange(batch_size, device=ids.device) * num_tokens + lengths - 1
         return self.score(hidden[last])
 
@@ -196,9 +197,9 @@ class Decoder:
             cache.keys[layer][:, :, :num_tokens].index_copy_(0, rows, keys)
             cache.values[layer][:, :, :num_tokens].index_copy_(0, rows, values)
 
-        return self._read_beginnings(ids, write).view(*ids.shape, -1)
+        return self._read_first_tokens(ids, write).view(*ids.shape, -1)
 
-    def _read_beginnings(
+    def _read_first_tokens(
         self, ids: Int[Tensor, "batch seq"], write: Callable[[int, Tensor, Tensor], None]
     ) -> Float[Tensor, "tokens d_model"]:
         """Return hidden states of the first tokens of texts; `write` stores keys and values of a layer."""
@@ -207,8 +208,8 @@ class Decoder:
         angles = self._angles_at(positions)
 
         def attend(layer: int, qkv: Tensor) -> Tensor:
-            if self._splits_by_kernel(qkv):
-                split = self._split_by_kernel(layer, qkv.view(batch_size, num_tokens, -1))
+            if self._has_split_kernel(qkv):
+                split = self._split_prompts(layer, qkv.view(batch_size, num_tokens, -1))
             else:
                 split = self._split(layer, qkv, angles)
             q, k, v = (x.view(batch_size, num_tokens, *x.shape[-2:]).transpose(1, 2) for x in split)
@@ -342,14 +343,15 @@ class Decoder:
             qk = (qk * cos + qk.roll(d_head // 2, dims=-1) * sin).to(qk.dtype)
         return qk[:, :num_heads], qk[:, num_heads:], v
 
-    def _splits_by_kernel(self, qkv: Tensor) -> bool:
+    def _has_split_kernel(self, qkv: Tensor) -> bool:
+        """Return whether the kernel of training can split, normalise and rotate these heads."""
         has_work = self.angles is not None or self.config.qk_norm
         return has_work and self.config.d_head in SPLIT_HEADS and kernels.supports(qkv)
 
-    def _split_by_kernel(
+    def _split_prompts(
         self, layer: int, qkv: Float[Tensor, "batch seq qkv_width"]
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return what `_split` returns for whole prompts, in one pass: (batch, seq, heads, d_head) each."""
+        """Return the result of `_split` for prompts, by one kernel: (batch, seq, heads, d_head) each."""
         from bytewright.model.kernels.heads import SplitHeads
 
         gains = self.blocks[layer].attention.qk_gains

@@ -61,7 +61,7 @@ class StepOptions:
     overlap: bool = True
     """Whether a kernel starts while the one before it still runs."""
     max_overlapped: int | None = None
-    """The same for attention, if the cache has up to this number of positions; None means no limit.
+    """Attention starts early only if the cache has at most this number of positions; None means no limit.
 
     With several long sequences, waiting programs of attention occupy the multiprocessors that running kernels
     need.
@@ -186,8 +186,8 @@ class FusedStep:
         for layer, block in enumerate(decoder.blocks):
             attention, ffn = block.attention, block.ffn
             assert isinstance(ffn, PackedSwiGLU | PackedSiLU)
-            # The first kernel of a step starts after the one before it has ended. So all later kernels may
-            # read the positions before they wait.
+            # The first kernel of a step does not overlap, so `positions` have been written when it starts.
+            # All later kernels may therefore read them before they wait.
             qkv = _multiply(stream, attention.qkv.weight, options.qkv, overlap=overlap).rows
             attended = decoding.attend_in_splits(
                 qkv,
@@ -212,7 +212,10 @@ class FusedStep:
         return logits.rows, logits.largest
 
     def _embed(self, ids: Int[Tensor, " batch"], options: StepOptions, norm: PackedNorm | None) -> _Stream:
-        """Return the residual stream before the first block; a product of one row gathers the row itself."""
+        """Return the residual stream before the first block.
+
+        For one row, the products gather the row of the embeddings themselves.
+        """
         assert norm is None or isinstance(norm, PackedRMSNorm)
         table = self.decoder.embeddings
         if len(ids) == 1 and options.qkv is not None and options.output is not None:

@@ -11,7 +11,8 @@ changes the bits of another:
   matrix libraries select their algorithm, and so the order of additions, by shape.
 
 On a GPU a step of all slots is a captured CUDA graph, and so is the reading of chunks. Kernels attend to the
-part of the cache that is in use, which does not change their bits. The host never waits for a copy.
+part of the cache that is in use, which does not change their bits. The host does not wait for copies to the
+GPU; it waits for tokens only in `Round.ids`.
 """
 
 from __future__ import annotations
@@ -40,9 +41,10 @@ FEWEST_POSITIONS = 64
 """The smallest number of cache positions that a step reads; the others are its doubles, up to the context."""
 
 PROBED_LAYERS = 32
-"""How many layers, of one or several steps, must have equal results before a number of rows is used.
+"""How many layers must have equal results, over all probing steps, before a number of rows is used.
 
-A difference that depends on the values was found in 9 of 20 steps or more, with two layers in each.
+One step does not suffice, since some differences occur for some values only. In a model of two layers, they
+occurred in 9 to 17 of 20 steps.
 """
 
 
@@ -158,7 +160,7 @@ class SlotBatch:
             return ReadChunks(hidden, hidden[:, -1])
         num_chunks, is_first = len(chunks), chunks[0].start == 0
         width = min(CHUNK_TOKENS, self.capacity)
-        values = [self._describe_chunk(chunk, width) for chunk in chunks]
+        values = [self._pack_chunk(chunk, width) for chunk in chunks]
         unused = [self.num_slots, *[0] * (width + 3)]
         values += [unused] * (self.chunk_rows(is_first=is_first) - num_chunks)
         packed = send(torch.tensor(values), self.decoder.device)
@@ -167,8 +169,8 @@ class SlotBatch:
         hidden, last = self._readers[is_first](packed)
         return ReadChunks(hidden[:num_chunks], last[:num_chunks])
 
-    def _describe_chunk(self, chunk: PromptChunk, width: int) -> list[int]:
-        """Return the slot of a chunk, the position after it, its start, the index of its last token, its ids.
+    def _pack_chunk(self, chunk: PromptChunk, width: int) -> list[int]:
+        """Return one row of numbers: slot, position after the chunk, start, index of the last token, ids.
 
         The ids are padded with one of their own: another token may have values that are not finite.
         """
@@ -211,11 +213,11 @@ class SlotBatch:
         return Round(fetch(chosen.unsqueeze(-1)), logits)
 
     def _clear_unused(self, slot: int) -> None:
-        """Clear the positions after the prompt, where steps of other requests may have left NaN.
+        """Clear the positions after the prompt, where steps of earlier sequences may have written NaN.
 
-        A sequence that failed leaves it, or on a GPU one that ended: steps in flight continue with tokens
-        that were never checked. The kernels load no positions beyond the length, nor does the reading of
-        chunks use them.
+        A sequence that failed may have written it. So may one that ended on a GPU, since steps in flight
+        continue after its last checked token. The attention kernels load only positions of the sequence
+        itself, so they do not need this.
         """
         if not self.decoder.has_kernel:
             self.cache.clear(slot, self._num_read[slot])
@@ -223,7 +225,8 @@ class SlotBatch:
     def launch(self, active: Sequence[int], num_tokens: int, num_steps: int = 1) -> Round:
         """Step all slots; tokens are chosen for the active ones, whose longest sequence has `num_tokens`.
 
-        `num_tokens` includes the tokens that the steps read. On a GPU the call returns before the steps end.
+        `num_tokens` includes the token that the first step reads. On a GPU the call returns before the steps
+        end.
         """
         self.reset_released()
         kind = max(self.kinds[slot] for slot in active)
@@ -249,18 +252,18 @@ class SlotBatch:
         if self.decoder.fused_step is not None:
             num_positions = next(n for n in doubles(FEWEST_POSITIONS, self.capacity) if n >= num_tokens)
         if not self.is_captured:
-            chosen, logits = self._advance_often(kind, num_positions, num_steps)
+            chosen, logits = self._run_steps(kind, num_positions, num_steps)
             return Round(fetch(chosen), logits)
         shape = kind, num_positions, num_steps
         if shape not in self._graphs:
             state = [self.ids, self.positions, self.num_chosen]
-            graph, results = capture_after_run(lambda: self._advance_often(*shape), state)
+            graph, results = capture_after_run(lambda: self._run_steps(*shape), state)
             self._graphs[shape] = graph, *results
         graph, chosen, logits = self._graphs[shape]
         graph.replay()
         return Round(fetch(chosen), logits)
 
-    def _advance_often(self, kind: SamplingKind, num_positions: int, num_steps: int) -> tuple[Tensor, Tensor]:
+    def _run_steps(self, kind: SamplingKind, num_positions: int, num_steps: int) -> tuple[Tensor, Tensor]:
         """Run steps of the full shape; return the ids that they chose, and the logits of the last one."""
         chosen = torch.empty(self.num_slots, num_steps, dtype=torch.long, device=self.decoder.device)
         for step in range(num_steps):
@@ -297,9 +300,9 @@ class SlotBatch:
     def _find_equal_shapes(self) -> None:
         """Find the shapes of a step whose logits equal those of the full shape, bit for bit.
 
-        Kernels do not depend on the values. Another order of additions changes some of many thousand random
-        results. An operation such as `silu` rounds only the last elements of a batch in another way, and
-        only for some values; several draws find this.
+        The order of additions does not depend on the values, so one draw shows whether it differs. An
+        operation such as `silu` may round the last elements of a batch differently, and only for some values.
+        Several draws find this.
         """
         generator = torch.Generator().manual_seed(0)
         for buffer in self.cache.keys + self.cache.values:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 def send(values: Tensor, device: torch.device) -> Tensor:
-    """Return a copy of values of the host on the device."""
+    """Return values of the host on the device, without waiting for the copy to a GPU."""
     return values.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else values
 
 

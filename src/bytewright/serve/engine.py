@@ -106,12 +106,12 @@ class _Running:
     """The number of tokens that launched steps choose."""
     num_written: int = 0
     has_ended: bool = False
-    last_ids: frozenset[int] = field(init=False)
+    end_ids: frozenset[int] = field(init=False)
     """Ids that end the text: its stop tokens, and `NO_TOKEN`."""
     prompt_scores: list[TokenScore] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.last_ids = frozenset((*self.job.sampling.stop_tokens, NO_TOKEN))
+        self.end_ids = frozenset((*self.job.sampling.stop_tokens, NO_TOKEN))
 
     @property
     def is_reading(self) -> bool:
@@ -379,8 +379,8 @@ class Engine:
         if not active:
             return False
         # One step if other prompts are waiting to be read, or if every step is scored.
-        must_return = self._needs_scores() or any(it.is_reading for it in self._running.values())
-        num_steps = STEPS_PER_ROUND if self.batch.is_on_gpu and not must_return else 1
+        takes_one_step = self._needs_scores() or any(it.is_reading for it in self._running.values())
+        num_steps = STEPS_PER_ROUND if self.batch.is_on_gpu and not takes_one_step else 1
         num_tokens = max(it.length for it in active)
         round = self.batch.launch([it.slot for it in active], num_tokens, num_steps)
         self._launched.append(_LaunchedRound(round, [(it.slot, it) for it in active]))
@@ -388,13 +388,13 @@ class Engine:
         for it in active:
             it.num_launched = min(it.num_launched + num_steps, it.room)
         if self.batch.is_on_gpu and not self._needs_scores():
-            self._vacate([it for it in active if it.num_launched == it.room])
+            self._release_early([it for it in active if it.num_launched == it.room])
         return True
 
-    def _vacate(self, launched: Sequence[_Running]) -> None:
+    def _release_early(self, launched: Sequence[_Running]) -> None:
         """Free the slots of jobs before their last tokens arrive.
 
-        The device computes in the order of the calls, so the next jobs cannot overtake them.
+        The device computes in the order of the calls, so the next jobs change the slots only after that.
         """
         with self._changed:
             for it in launched:
@@ -427,8 +427,8 @@ class Engine:
         """
         ids = chosen[: it.room - it.num_written]
         reason: Reason | None = None
-        if not it.last_ids.isdisjoint(ids):
-            end = next(place for place, id in enumerate(ids) if id in it.last_ids)
+        if not it.end_ids.isdisjoint(ids):
+            end = next(place for place, id in enumerate(ids) if id in it.end_ids)
             if ids[end] == NO_TOKEN:
                 return Update(error=NOT_FINITE)
             ids, reason = ids[:end], "stop"

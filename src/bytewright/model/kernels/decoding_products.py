@@ -5,7 +5,7 @@ of its own: before the product of one row the embedding and the norm, after it t
 largest logit of each tile. In `_multiply_row`, for one row, each program reduces a few rows of the weight in
 registers. `_multiply_rows` uses the matrix units. A norm in its loop would double the time of the loop.
 The kernel that writes the rows therefore also writes them times the gains, and sums of their squares
-(`ScaledRows`). The product of these rows only has to be divided by their root mean square.
+(`ScaledRows`). The next product multiplies these rows and divides the result by their root mean square.
 
 With `overlap` (programmatic dependent launch), a kernel starts while the one before it still runs. Until
 `gdc_wait` returns, it may only read what earlier steps wrote, such as weights. So it first reads its weights,
@@ -392,7 +392,7 @@ def _new_scaled(rows: Tensor, num_tiles: int) -> ScaledRows:
 
 
 def _tensors_of(scaled: ScaledRows | None, unused: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the arguments of a kernel that writes scaled rows if there are any."""
+    """Return the two tensors of `scaled`, or `unused` twice for a kernel that writes no scaled rows."""
     return (unused, unused) if scaled is None else (scaled.rows, scaled.squares)
 
 
