@@ -92,7 +92,7 @@ class RunSweep:
 
         with console.progress() as show:
             plan = make_plan(sweep, folder, only=self.only, jobs=self.jobs, progress=show)
-        if self.plan or len(self.only) != 1:
+        if self.plan or len(self.only) != 1:  # a process for one run prints neither a plan nor the time left
             plan = with_times(plan)
         if self.plan or not self.only:
             print_plan(sweep, plan)

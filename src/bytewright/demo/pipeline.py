@@ -42,7 +42,7 @@ from bytewright.train.config import DataConfig, TrainConfig
 from bytewright.train.recipe import to_plain
 from bytewright.train.run import Run
 from bytewright.train.session.costs import predict_run
-from bytewright.train.session.timing import expected_seconds, measure_pace
+from bytewright.train.session.timing import expected_seconds, measure_slowdown
 
 StageProgress = Callable[[], AbstractContextManager[PhaseProgress]]
 """Returns a context manager that shows the progress of a stage."""
@@ -95,8 +95,8 @@ class _Demo:
         config = self.plan.train_config(data)
         cpu = torch.device("cpu")
         by_formula = predict_run(config, machine_of(cpu))
-        pace = measure_pace(config, by_formula, cpu)
-        predicted = expected_seconds(config, by_formula, pace) or 0.0
+        slowdown = measure_slowdown(config, by_formula, cpu)
+        predicted = expected_seconds(config, by_formula, slowdown) or 0.0
         trained = self._train(config, predicted)
         if trained.received:
             self._print(f"Saved step {trained.step:,}; the same command continues.")

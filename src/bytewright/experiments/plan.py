@@ -28,7 +28,7 @@ from bytewright.train.recipe import flatten, to_plain
 from bytewright.train.run import Run
 from bytewright.train.run_files import describe_environment
 from bytewright.train.session.costs import account_for_run, predict_run
-from bytewright.train.session.timing import expected_seconds, measure_pace
+from bytewright.train.session.timing import expected_seconds, measure_slowdown
 from bytewright.train.setup import select_device
 
 PlannedState = Literal["new", "resume", "running", "done", "diverged"]
@@ -38,7 +38,7 @@ OPEN = ("new", "resume")
 USABLE = 0.92
 """The share of a device's memory that a step may use by prediction; the rest is left to the allocator."""
 MOST_TIMED = 6
-"""How many shapes of models are timed for a plan, about a second each."""
+"""How many different steps are timed for a plan at most, about a second each."""
 FILES = ("train", "validation", "tokenizer")
 SAMPLER_KEY = "sampler.name"
 CODE_AND_MACHINE = ("bytewright", "commit", "torch", "platform", "num_cores", "cuda")
@@ -108,17 +108,21 @@ def make_plan(
 
 
 def with_times(plan: Sequence[PlannedRun]) -> list[PlannedRun]:
-    """Return the plan with the expected time of each run; a few steps of each shape of a model are timed."""
-    paces: dict[object, float] = {}
+    """Return the plan with the expected time of each run, for which a few steps of open runs are timed.
+
+    After `MOST_TIMED` different steps, the others are assumed to have the largest slowdown so far.
+    """
+    slowdowns: dict[str, float] = {}
     timed = []
     for planned in plan:
-        config, predicted, pace = planned.trial.config, planned.predicted, 1.0
+        config, predicted, slowdown = planned.trial.config, planned.predicted, 1.0
         if planned.is_open and predicted:
-            shape = (config.model, config.batch_size, config.accumulate, config.precision, config.device)
-            if repr(shape) not in paces and len(paces) < MOST_TIMED:
-                paces[repr(shape)] = measure_pace(config, predicted, select_device(config.device))
-            pace = paces.get(repr(shape), max(paces.values()))
-        timed.append(dataclasses.replace(planned, seconds=expected_seconds(config, predicted, pace)))
+            settings = config.model, config.batch_size, config.accumulate, config.precision, config.device
+            step = repr(settings)
+            if step not in slowdowns and len(slowdowns) < MOST_TIMED:
+                slowdowns[step] = measure_slowdown(config, predicted, select_device(config.device))
+            slowdown = slowdowns.get(step, max(slowdowns.values()))
+        timed.append(dataclasses.replace(planned, seconds=expected_seconds(config, predicted, slowdown)))
     return timed
 
 

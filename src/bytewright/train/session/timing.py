@@ -24,14 +24,14 @@ TIMED_SECONDS = 1.0
 """The least time over which steps are timed."""
 LEAST_STEPS = 3
 LONGEST_STEP = 0.25
-"""Longer steps, in predicted seconds, are not timed: it would take too long, and the formula fits them."""
+"""Steps with a longer predicted time, in seconds, are not timed: the formula is accurate for them."""
 
 
-def measure_pace(config: TrainConfig, predicted: Mapping[str, float], device: torch.device) -> float:
+def measure_slowdown(config: TrainConfig, predicted: Mapping[str, float], device: torch.device) -> float:
     """Return how many times as long as predicted the steps of a run take now; 1 if they are not timed.
 
-    Compiled steps are not timed, since compiling takes long, and parts of users, since they can fail.
-    `predicted` is the result of `predict_run`.
+    Compiled steps are not timed, since compiling takes long. Runs with plugins are not timed either, since
+    their parts can fail. `predicted` is the result of `predict_run`.
     """
     speed = predicted.get("tokens_per_second")
     if speed is None or device.type != "cpu" or choose_backend(config, device) is not None:
@@ -56,19 +56,21 @@ def _time_step(config: TrainConfig, device: torch.device) -> float:
         return statistics.median(taken[1:])
 
 
-def expected_seconds(config: TrainConfig, predicted: Mapping[str, float], pace: float = 1.0) -> float | None:
+def expected_seconds(
+    config: TrainConfig, predicted: Mapping[str, float], slowdown: float = 1.0
+) -> float | None:
     """Return the expected time of a run with its evaluations; None if its speed is not predicted."""
     speed, seconds = predicted.get("tokens_per_second"), predicted.get("seconds")
     if seconds is None or speed is None:
         return seconds
     # An evaluation is a forward pass, which has a third of the FLOPs of a step.
     evaluating = count_evaluations(config) * config.eval_tokens / (3 * speed)
-    seconds = pace * (seconds + evaluating)
+    seconds = slowdown * (seconds + evaluating)
     return seconds if config.budget.minutes is None else min(seconds, 60 * config.budget.minutes)
 
 
 def count_evaluations(config: TrainConfig) -> int:
-    """Return how often a run is evaluated: at the given steps, before each checkpoint, and at its end."""
+    """Return how often a run is evaluated: every `eval_every` steps, before checkpoints, and at its end."""
     if config.data.validation is None or config.num_steps is None:
         return 0
     length, intervals = config.num_steps, (config.eval_every, config.save_every)
