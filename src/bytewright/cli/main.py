@@ -126,16 +126,14 @@ COMMANDS: Mapping[str, tuple[str, str, str]] = {
 """The module, class and summary of each command, in the order in which a new user needs them."""
 
 
-TRAINING = ("demo", "train", "resume", "sweep")
-"""The commands that train models."""
+TRAINING_COMMANDS = ("demo", "train", "resume", "sweep")
 
 
 def start() -> int:
     """Run the command of this process and return the exit code: the entry point of `bytewright`."""
-    if " ".join(_command_path(sys.argv[1:])) in TRAINING:
-        from bytewright.system import (
-            restart_without_malloc_caches,
-        )  # imported late: other commands start faster
+    if " ".join(_command_path(sys.argv[1:])) in TRAINING_COMMANDS:
+        # Imported here, so that other commands start faster.
+        from bytewright.system import restart_without_malloc_caches
 
         restart_without_malloc_caches()
     return main()
@@ -164,7 +162,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return error.exit_code if isinstance(error, ReportedError) else _fail(str(error), error.exit_code)
     except BytewrightError as error:
         sentence = str(error)
-        if error.key == "replace":  # the argument of a function in Python
+        if error.key == "replace":  # functions name their argument; a command has an option for it
             sentence = sentence.replace("set replace", "add --replace")
         return _fail(sentence, error.exit_code)
     except OSError as error:
@@ -322,7 +320,8 @@ def describe_option_error(event: Any, command: type) -> str | None:
         if names[0].startswith("-"):
             return "/".join(names)
         metavar = str(argument.lowered.metavar)
-        return names[0].rpartition(".")[2].upper() if metavar.startswith("{") else metavar  # {bash,zsh,fish}
+        # tyro's metavar of a choice lists the values, such as {bash,zsh,fish}, and has no name.
+        return names[0].rpartition(".")[2].upper() if metavar.startswith("{") else metavar
 
     match type(event).__name__:
         case "MissingArgs":

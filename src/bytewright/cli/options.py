@@ -128,9 +128,9 @@ Replace = Annotated[
 
 @contextlib.contextmanager
 def errors_of_overrides(overrides: Sequence[str]) -> Iterator[None]:
-    """Name --set in an error about a value that it replaced, instead of the file whose value it replaced.
+    """Change errors about values of --set: they name --set instead of the recipe.
 
-    An error about another key of the same table can have two causes, so it names both.
+    An error about another value of the same table can have its cause in either, so it names both.
     """
     try:
         yield
@@ -140,13 +140,13 @@ def errors_of_overrides(overrides: Sequence[str]) -> Iterator[None]:
         start = f"{error.path}: "
         if error.key is None or not str(error).startswith(start):
             raise
-        of_key = f"{error.key}."
-        keys = {f"{parse_override(override)[0]}.": override for override in overrides}
-        beside = [override for key, override in keys.items() if _table_of(key) == _table_of(of_key) != ""]
-        if any(key.startswith(of_key) or of_key.startswith(key) for key in keys):
+        keys = {parse_override(override)[0]: override for override in overrides}
+        table = _table_of(error.key)
+        of_table = [override for key, override in keys.items() if table and _table_of(key) == table]
+        if any(_is_part(error.key, key) or _is_part(key, error.key) for key in keys):
             source = "--set"
-        elif beside:
-            source = f"{error.path} with --set {beside[0]}"
+        elif of_table:
+            source = f"{error.path} with --set {of_table[0]}"
         else:
             raise
         message = f"{source}: {str(error).removeprefix(start)}"
@@ -156,7 +156,12 @@ def errors_of_overrides(overrides: Sequence[str]) -> Iterator[None]:
 
 
 def _table_of(key: str) -> str:
-    return key[:-1].rpartition(".")[0]
+    return key.rpartition(".")[0]
+
+
+def _is_part(key: str, of: str) -> bool:
+    """Return whether a key is another one or belongs to its table, as optimizer.lr belongs to optimizer."""
+    return f"{key}.".startswith(f"{of}.")
 
 
 def flag_of(field: str) -> str:
