@@ -58,7 +58,7 @@ copy at 30 GB/s was measured later on the same cores."""
 
 
 CODE_BYTES, COMPILER_BYTES = 20_000_000, 122_000_000
-"""On a CPU, what a run adds to the resident memory of a process besides tensors, and the compiler's share.
+"""What a run on a CPU adds to the resident memory besides tensors, and what compiling adds to that.
 
 The first is code of libraries that the first step loads (13 MB), their data, and small objects. The second is
 mostly the modules of torch's compiler. Both were measured with torch 2.13.0 and two threads; see

@@ -46,7 +46,7 @@ MAX_RANGES_PER_TASK = 16
 COUNT_TASKS_PER_WORKER = 2
 """How many counting tasks each worker has at least, so that all of them finish at about the same time.
 
-Each task builds a table, and the tables must be merged. More tasks take longer.
+Each task builds a table, and all tables must be merged, so more tasks would take longer.
 """
 TOKENIZER = "tokenizer"
 """The folder of a dataset with its tokenizer, which the workers read."""
@@ -123,7 +123,8 @@ def count_ranges(task: CountTask) -> bytes:
         if is_url(text_range.source):
             for piece in read_pieces(text_range, find_cut):
                 counter.add_text(piece)
-        else:  # mapped: Dask makes workers return free memory at once, so each piece would be new pages
+        else:
+            # Mapped: Dask makes workers return freed memory at once, so each piece read would need new pages.
             counter.add_file_part(text_range.source, text_range.start, text_range.end)
     return counter.table_bytes()
 

@@ -194,8 +194,9 @@ class Tokenizer:
         """Yield the ids of the bytes from `start` to `end`, which must be safe cuts, in several arrays."""
         file = _native.FileEncoder(self._native, os.fspath(source))
         if file.num_bytes < end:
-            message = f"{source}: was changed while it was read: expected {end} bytes or more"
-            raise StorageError(message, path=source, expected=end, found=file.num_bytes)
+            found = file.num_bytes
+            message = f"{source}: was changed while it was read: expected {end} bytes or more, found {found}"
+            raise StorageError(message, path=source, expected=end, found=found)
         while start < end:
             cut = min(file.next_cut(start, PIECE), end)
             yield file.encode(start, cut)

@@ -104,7 +104,8 @@ def ending_of_error(error: BaseException) -> Ending:
     """Return the ending of a session that an exception terminates."""
     if isinstance(error, DivergenceError):
         return Ending.DIVERGED
-    if not isinstance(error, Exception | SystemExit):  # KeyboardInterrupt, or the class for SIGTERM
+    # A signal raises KeyboardInterrupt, or the command line's own exception. A part that exits has failed.
+    if not isinstance(error, Exception | SystemExit):
         return Ending.SIGNAL
     if is_out_of_memory(error):
         return Ending.OUT_OF_MEMORY
@@ -201,7 +202,8 @@ def _last_step(lines: Sequence[Record]) -> int:
 def _status_from_log(settings: Mapping[str, Any], log: _Log, num_steps: int | None) -> RunStatus:
     refused = refused_in_a_row(log.records)
     lines, ended, ending, step = log.lines, log.ended, log.ending, log.step
-    # A run that ends with weights that are not finite records how many steps it had refused by then.
+    # A run that ends with weights that are not finite records how many steps it had refused in a row by then.
+    # There are none if the update of its last step made the weights infinite or NaN.
     limit = ended.get("limit") if ending is Ending.DIVERGED else None
     max_refused = limit if isinstance(limit, int) else settings.get("max_refused", 10)
     if refused and refused[-1] > _last_step(lines) and len(refused) >= max_refused:

@@ -90,7 +90,7 @@ def compute_losses(
 ) -> Float[Tensor, "batch predictions"]:
     """Return -ln p of every id but the first, given the ids before it.
 
-    Computes a few rows of ids at a time, which bounds the memory of the logits.
+    The function computes a few rows of ids at a time, which bounds the memory of the logits.
     """
     num_rows = choose_chunk_size(ids.device.type, model.config.vocab_size) // ids.shape[-1]
     losses = []
@@ -99,5 +99,5 @@ def compute_losses(
             logits = at_least_float32(model(part[:, :-1]))
             target_logits = logits.gather(-1, part[:, 1:].unsqueeze(-1)).squeeze(-1)
             losses.append(logits.logsumexp(dim=-1) - target_logits)
-            del logits  # or they would stay alive while the next ones are computed
+            del logits  # free the memory before the next logits are computed
     return torch.cat(losses)

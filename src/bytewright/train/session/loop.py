@@ -352,7 +352,7 @@ class Trainer:
     def _check_learned(self) -> None:
         """Raise `DivergenceError` at the end of a run whose weights are not finite, or that accepted no step.
 
-        A run can be shorter than `max_refused`.
+        A run can be shorter than `max_refused`, and the update of its last step can overflow.
         """
         self.recorder.process_results()
         refused = self.progress.refused_in_a_row
