@@ -194,5 +194,5 @@ def test_the_loss_of_windows_and_that_of_whole_documents_have_different_headings
         assert title in heading
     table = RunTable(StudioFolder(tmp_path))
     table.refresh()
-    shown = {found.name: found.summary["whole_bits_per_byte"] for found in table.runs.values()}
+    shown = {found.name: found.summary["document_bits_per_byte"] for found in table.runs.values()}
     assert shown == {"demo": 0.25, "sweep": 0.125}

@@ -89,7 +89,7 @@ class WatchedRun:
             "step": status.step,
             "num_steps": num_steps,
             **figures,
-            "whole_bits_per_byte": self._find_whole_bits(lines),
+            "document_bits_per_byte": self._find_document_bits(lines),
             "parameters": _number_in(run.costs.get("counted"), "parameters"),
             "floor": floor,
             "floor_nats": _floor_in_nats(lines, floor),
@@ -99,7 +99,7 @@ class WatchedRun:
             "started": started if isinstance(started := run.environment.get("started"), str) else None,
         }
 
-    def _find_whole_bits(self, lines: Sequence[Mapping[str, Any]]) -> float | None:
+    def _find_document_bits(self, lines: Sequence[Mapping[str, Any]]) -> float | None:
         """Return the bits per byte of whole documents: of a sweep at the end of a run, or of the demo."""
         documents = self.run.outcome.get("documents") if self.run.has_outcome else None
         return _number_in(documents, "document_bits_per_byte") or _last_value(lines, "story_bits_per_byte")

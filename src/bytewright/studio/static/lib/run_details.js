@@ -39,11 +39,11 @@ function drawOne(run) {
             formatFigure(run.bits_per_byte),
             above === null ? "" : `${formatFigure(above, 3)} above the floor`,
           ),
-          isNumber(run.whole_bits_per_byte)
+          isNumber(run.document_bits_per_byte)
             ? figure(
               "bits per byte, whole documents",
-              formatFigure(run.whole_bits_per_byte),
-              isNumber(run.floor) ? `${formatFigure(run.whole_bits_per_byte - run.floor, 3)} above the floor` : "",
+              formatFigure(run.document_bits_per_byte),
+              isNumber(run.floor) ? `${formatFigure(run.document_bits_per_byte - run.floor, 3)} above the floor` : "",
             )
             : null,
           figure(
@@ -76,7 +76,7 @@ function drawComparison(runs, { settings: settingsOf, colourOf }) {
     ["step", (run) => formatInteger(run.step)],
     ["validation loss, windows", (run) => formatFigure(run.validation_loss)],
     ["bits per byte, windows", (run) => formatFigure(run.bits_per_byte)],
-    ["bits per byte, whole documents", (run) => formatFigure(run.whole_bits_per_byte)],
+    ["bits per byte, whole documents", (run) => formatFigure(run.document_bits_per_byte)],
     [
       "windows above the floor",
       (run) => (isNumber(run.floor) && isNumber(run.bits_per_byte) ? formatFigure(run.bits_per_byte - run.floor, 3) : "–"),
