@@ -108,7 +108,7 @@ def run_server(server: uvicorn.Server, options: ServerOptions) -> None:
 def configure(app: Any, options: ServerOptions) -> uvicorn.Config:
     """Return the configuration of uvicorn for an app: HTTP/1.1 only, with the limits of `options`."""
 
-    class Protocol(TimedProtocol):
+    class Protocol(LimitedProtocol):
         header_seconds, write_seconds = options.header_seconds, options.write_seconds
         max_connections = options.max_connections
 
@@ -222,12 +222,13 @@ async def _take_turns() -> None:
         await asyncio.sleep(0)
 
 
-class TimedProtocol(H11Protocol):
-    """HTTP/1.1 that closes connections of clients that are slow to send headers or do not read.
+class LimitedProtocol(H11Protocol):
+    """HTTP/1.1 with limits: the number of connections, and the time of clients that send or read slowly.
 
-    It also limits the number of connections, and the time for the rest of a body whose request was answered
-    before it arrived. The end of a client's data counts as a disconnect, which cancels its jobs: a client
-    that ends only its sending side cannot be distinguished from one that closes its connection.
+    The time for the rest of a body whose request was answered before it arrived is limited, too.
+
+    The end of a client's data counts as a disconnect, which cancels its jobs: a client that ends only its
+    sending side cannot be distinguished from one that closes its connection.
     """
 
     header_seconds = 10.0
