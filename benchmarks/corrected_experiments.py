@@ -318,7 +318,7 @@ def main() -> None:
     parser.add_argument("--limit", type=float, default=250.0, help="seconds after which everything ends")
     parser.add_argument("--slots", type=int, help="runs at a time; by default 6 with MPS, and otherwise 2")
     parser.add_argument(
-        "--mps", action="store_true", help="let small kernels of several runs use the GPU at a time"
+        "--mps", action="store_true", help="run kernels of several runs on the GPU at the same time"
     )
     parser.add_argument("--earlier", type=Path, nargs="*", default=[], help="earlier results; not repeated")
     parser.add_argument("--test", action="store_true", help="a small size, for a CPU")
@@ -362,7 +362,7 @@ def run_all(options: argparse.Namespace, start: float, is_shared: bool) -> None:
         def speed(task: Task) -> float:
             return median_speed(runs, variant=task.about["variant"]) or SPEED
 
-        largest = f"batch {plan.batches[-1]}"  # so far behind that its further seeds come last
+        largest = f"batch {plan.batches[-1]}"  # much worse than the others, so its further seeds come last
         try:
             for vocab_size in (plan.vocab_size, *plan.vocabularies[:-1]):
                 texts.add_vocabulary(vocab_size)

@@ -33,11 +33,11 @@ WARM_UP_STEPS = 6
 START_SECONDS = 3.0
 """What a run takes besides its steps: data, initial weights and evaluation."""
 MARGIN = 1.2
-"""A run starts if this multiple of its expected time is left, since other runs change its speed."""
+"""A run starts if this multiple of its expected time is left, since other runs can make it slower."""
 TRY_GPU = "import torch; x = torch.ones(512, 512, device='cuda'); assert (x @ x).sum().item() == 2**27"
 TRY_SECONDS = 60.0
 CLOSE_SECONDS = 5.0
-"""How long all processes together have to end before they are killed."""
+"""After this time, processes that have not ended are killed; it is for all of them together."""
 
 Result = dict[str, Any]
 Evaluate = Callable[[Any], Mapping[str, Any]]
@@ -54,7 +54,7 @@ class Task:
     about: Mapping[str, Any] = field(default_factory=dict)
     """Further fields of the result."""
     num_slots: int = 1
-    """A run of a large model can count as several, so that fewer others take their turns beside it."""
+    """How many slots the run occupies: more for a large model, so that fewer others run at the same time."""
 
     @property
     def num_tokens(self) -> int:

@@ -54,7 +54,7 @@ DEFAULT_FLOPS = 1.2e14
 MAX_SPEED = 6e6
 """The assumed FLOP/s, and the most tokens per second, of a shape that has not been measured yet."""
 LARGE = 1024
-"""Models of at least this width count as two runs."""
+"""Models of at least this width occupy two slots."""
 NATS_PER_BIT = math.log(2)
 
 
@@ -65,7 +65,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--limit", type=float, default=540.0, help="seconds after which everything ends")
     parser.add_argument("--slots", type=int, help="runs at a time; by default 6 with MPS, and otherwise 3")
     parser.add_argument(
-        "--mps", action="store_true", help="let small kernels of several runs use the GPU at a time"
+        "--mps", action="store_true", help="run kernels of several runs on the GPU at the same time"
     )
     parser.add_argument("--scale", choices=("smoke",), help="a small size of the same sweeps, for a CPU")
     parser.add_argument("--documents", type=int, default=1000, help="test documents of any length")
@@ -83,7 +83,7 @@ def parse_arguments() -> argparse.Namespace:
 
 @dataclass(frozen=True)
 class Point:
-    """A size of a sweep, and how many seeds it should have in the end."""
+    """A size of a sweep, and the number of its seeds, with those of earlier calls."""
 
     sweep: str
     width: int
@@ -220,7 +220,8 @@ class Record:
                 for key in ("documents", "bytes", "tokens", "choices", "cells"):
                     if earlier[name][key] != ours[key]:
                         raise SystemExit(
-                            f"{path}: the {name} documents have other {key} than those of this call"
+                            f"{path}: the {name} documents have other {key} than those of this call;"
+                            " leave out this file, or use its --scale, --documents and versions"
                         )
         self.runs = read_earlier(paths)
 
