@@ -104,8 +104,8 @@ impl Counter {
         Ok(())
     }
 
-    /// Count a part of a file on this thread. The part must begin and end at safe cuts. After an error, some of its words
-    /// may have been counted.
+    /// Count a part of a file on this thread. The part must begin and end at safe cuts. After an error, some of its
+    /// words may have been counted.
     pub fn add_file_part(&mut self, path: &Path, part: Range<usize>) -> Result<()> {
         let source = Source::open(path)?;
         let Some(text) = source.get(part.clone()) else {
