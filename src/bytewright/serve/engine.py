@@ -487,9 +487,8 @@ class Engine:
             except Exception:  # some errors of CUDA persist until the process ends
                 logger.exception("the slots could not be released")
                 self.is_device_lost = self._is_closed = self._must_stop = True
-            for job in self._waiting if self._must_stop else ():
-                self._updates.append((job, Update(error=error)))
             if self._must_stop:
+                self._updates += [(job, Update(error=error)) for job in self._waiting if not job.is_cancelled]
                 self._waiting.clear()
                 self._stats.num_waiting_tokens = 0
 
