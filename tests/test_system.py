@@ -25,6 +25,7 @@ from bytewright.system import (
     _glibc_version,
     keep_freed_memory,
     process_memory,
+    restart_without_malloc_caches,
     return_freed_memory,
     total_memory,
     usable_memory,
@@ -238,6 +239,18 @@ def test_settings_of_malloc_by_the_user_are_kept(tmp_path: Path) -> None:
     given = "glibc.malloc.tcache_count=3"
     lines, pid = run_restart(str(tmp_path / "no GPU"), "x", version=(2, 36), GLIBC_TUNABLES=given)
     assert lines == [f"began with {given}", f"ran {pid} x {given}"]
+
+
+def test_a_process_that_does_not_know_its_interpreter_does_not_restart(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """`sys.executable` is empty if Python was started under another name, and None in some applications."""
+    monkeypatch.setattr("bytewright.system._glibc_version", lambda: (2, 36))
+    monkeypatch.setattr("bytewright.system.GPU_DRIVER", tmp_path / "no GPU")
+    monkeypatch.delenv(TUNABLES, raising=False)
+    for unknown in ("", None):
+        monkeypatch.setattr("sys.executable", unknown)
+        restart_without_malloc_caches()
 
 
 TAKE_STEPS = """

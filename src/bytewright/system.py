@@ -190,13 +190,13 @@ def restart_without_malloc_caches() -> None:
 
     glibc reads this setting only when a process starts. The new process has the same id and arguments. Call
     this function first: everything that the process has done before is done again. Nothing happens if the
-    user has set `GLIBC_TUNABLES`, or if there is an NVIDIA GPU to train on.
+    user has set `GLIBC_TUNABLES`, if there is an NVIDIA GPU to train on, or if the path of Python is unknown.
     """
     if os.environ.get(TUNABLES) == WITHOUT_CACHES:
         del os.environ[TUNABLES]  # compilers and other child processes need the caches
         return
     version = _glibc_version()
-    if TUNABLES in os.environ or version is None or GPU_DRIVER.exists():
+    if TUNABLES in os.environ or version is None or GPU_DRIVER.exists() or not sys.executable:
         return
     if FIRST_WITH_CACHE <= version < FIRST_WITH_MERGING:
         environment = {**os.environ, TUNABLES: WITHOUT_CACHES}
