@@ -6,6 +6,7 @@ import dataclasses
 from itertools import islice, repeat
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -285,6 +286,26 @@ def test_a_prompt_that_the_model_cannot_continue_is_rejected_before_any_step(
         with rejects(UsageError, key="prompts", found=found) as rejection:
             call(model, prompts, GREEDY)
         assert words in str(rejection.value)
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [b"\1\2", b"\1\2\0\0\0\0\0\0", bytearray(b"\1\2"), np.array([1, 2], np.uint16), torch.tensor([1, 2])],
+)
+def test_a_prompt_can_be_any_sequence_of_whole_numbers(prompt: Any) -> None:
+    """`array` would read bytes as the memory of its numbers: eight of them as one id."""
+    model = make_model()
+    expected = generate(model, [[int(id) for id in prompt]], GREEDY)
+    assert generate(model, [prompt], GREEDY) == expected
+    assert generate_reference(model, prompt, GREEDY) == expected[0]
+
+
+@pytest.mark.parametrize("prompt", [torch.tensor([1.0, 2.0]), torch.tensor([[1, 2]]), np.array([[1, 2]])])
+def test_ids_that_are_not_whole_numbers_are_rejected(prompt: Any) -> None:
+    """Tensors of fractions have `__index__`, which raises."""
+    for call in (generate, stream):
+        with rejects(UsageError, key="prompts"):
+            call(make_model(), [prompt], GREEDY)
 
 
 @pytest.mark.gpu

@@ -63,7 +63,7 @@ class DeviceSteps:
             width = min(-(-width // PROMPT_MULTIPLE) * PROMPT_MULTIPLE, self.capacity)
         padded = torch.zeros(len(prompts), width, dtype=torch.long)
         for row, prompt in enumerate(prompts):
-            padded[row, : len(prompt)] = torch.frombuffer(array("q", prompt), dtype=torch.long)
+            padded[row, : len(prompt)] = torch.frombuffer(array("q", list(prompt)), dtype=torch.long)
         if self.sampling.temperature > 0:
             rows = range(first_row, first_row + len(prompts))
             uniforms = [draw_uniforms(seed, row, max_steps) for row in rows]

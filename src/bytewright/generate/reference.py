@@ -7,10 +7,11 @@ ids.
 from __future__ import annotations
 
 import contextlib
+import operator
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, SupportsIndex
 
 import torch
 
@@ -49,7 +50,7 @@ def generate_reference(
     """Return the completion of one prompt, equal to `generate(model, prompts, sampling)[row]`."""
     check_prompts(model.config, [prompt], slide=sampling.slide)
     device = model.token_embeddings.weight.device
-    ids = torch.tensor(list(prompt), device=device)
+    ids = torch.tensor([int(id) for id in prompt], device=device)
     uniforms = draw_uniforms(sampling.seed, row, sampling.max_new_tokens).to(device)
     written: list[int] = []
     for uniform in uniforms:
@@ -84,13 +85,22 @@ def check_prompts(config: ModelConfig, prompts: Sequence[Sequence[int]], *, slid
 def check_ids(config: ModelConfig, ids: Sequence[int], name: str) -> None:
     """Raise `UsageError` if an id is not in the vocabulary of the model; `name` is what has the ids."""
     with contextlib.suppress(TypeError, OverflowError):
-        numbers = array("q", ids)
+        numbers = array("q", list(ids))  # `array` would read bytes as the memory of its numbers
         if not numbers or (min(numbers) >= 0 and max(numbers) < config.vocab_size):
             return
     for place, id in enumerate(ids):
-        if not hasattr(id, "__index__") or not 0 <= id < config.vocab_size:
+        if not _is_index(id) or not 0 <= id < config.vocab_size:
             raise UsageError(
                 f"{name} has the id {id} at position {place}; ids must be from 0 to {config.vocab_size - 1}",
                 key="prompts",
                 found=id,
             )
+
+
+def _is_index(id: SupportsIndex) -> bool:
+    """Return whether an id is a whole number; a tensor of fractions has `__index__`, too."""
+    try:
+        operator.index(id)
+    except TypeError:
+        return False
+    return True
