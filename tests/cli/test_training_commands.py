@@ -184,6 +184,17 @@ def test_more_texts_than_a_batch_are_generated(place: Path, run: RunCommand) -> 
     assert (rejected.code, rejected.err) == (2, "bytewright: --count must be at least 1, but is 0\n")
 
 
+def test_a_run_that_spends_its_budget_succeeds_although_its_loss_diverged(
+    place: Path, run: RunCommand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bytewright.train.outcome.DIVERGED_RISE", -100.0)  # any loss counts as diverged
+    for command in (("train", "small.toml", "--out", "a"), ("resume", "a")):
+        done = run(*command)
+        assert done.code == 0, done
+        assert "diverged (" in done.out
+        assert "after 20 steps, its budget of steps is spent" in done.out
+
+
 def test_a_run_that_diverges_during_sampling_ends_as_diverged(place: Path, run: RunCommand) -> None:
     exploding = [
         "model.norm=none",
