@@ -256,8 +256,8 @@ def test_a_changed_setting_or_method_of_the_attention_is_not_ignored(change: Cal
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"ffn": "relu2"}, "with a cache, and by the own forward of SquaredReLU"),
-        ({"ffn": "relu2", "norm_kind": "mean", "norm": "post"}, "own forward of MeanNorm, SquaredReLU"),
+        ({"ffn": "relu2"}, "with a cache, and with the unpacked forward of SquaredReLU"),
+        ({"ffn": "relu2", "norm_kind": "mean", "norm": "post"}, "unpacked forward of MeanNorm, SquaredReLU"),
         ({"ffn": "shifted"}, "layers.0.ffn is a ShiftedReLU, which does not state that it acts per position"),
         ({"position": "learned"}, "the position encoding Learned is added to the embeddings"),
     ],

@@ -70,7 +70,8 @@ class Generator:
         else:
             self._decoder = Decoder(model, batch_size)
             if own := list_users_classes(model):
-                self.notice = f"text is generated with a cache, and by the own forward of {', '.join(own)}"
+                names = ", ".join(own)
+                self.notice = f"text is generated with a cache, and with the unpacked forward of {names}"
         if self.notice:
             warnings.warn(self.notice, GenerationWarning, stacklevel=_stack_level())
         self._can_capture = self.device.type == "cuda" and self.notice is None
