@@ -326,4 +326,5 @@ def test_other_paths_and_methods_are_rejected(
     response = httpx2.request(method, server.url + path, timeout=HANG_SECONDS)
     assert response.status_code == status
     assert response.json()["error"]["code"] == status
+    assert ("/v1/completions" in response.json()["error"]["message"]) == (status == 404)
     assert ("allow" in response.headers) == (status == 405)

@@ -50,7 +50,8 @@ def make_app(service: Service, options: GuardOptions, *, lifespan: Lifespan | No
         Route("/health", endpoints.show_health),
         Route("/metrics", endpoints.show_metrics),
     ]
-    return Guard(Router(routes, redirect_slashes=False, lifespan=lifespan), options, service)
+    paths = [route.path for route in routes if not route.param_convertors]
+    return Guard(Router(routes, redirect_slashes=False, lifespan=lifespan), options, service, paths)
 
 
 class Endpoints:

@@ -89,11 +89,13 @@ class Guard:
     """Wraps an app: checks each request, limits its body, and turns errors into responses.
 
     With a `service`, its metrics count the responses. While it drains, errors of its engine have the status
-    503 instead of 500.
+    503 instead of 500. A response with the status 404 lists `paths`.
     """
 
-    def __init__(self, app: ASGIApp, options: GuardOptions, service: Service | None = None) -> None:
-        self.app, self.options, self.service = app, options, service
+    def __init__(
+        self, app: ASGIApp, options: GuardOptions, service: Service | None = None, paths: Sequence[str] = ()
+    ) -> None:
+        self.app, self.options, self.service, self.paths = app, options, service, paths
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run one request."""
@@ -163,8 +165,9 @@ class Guard:
         return 500
 
     def _answer(self, scope: Scope, error: Exception, status: int) -> ASGIApp:
+        known = f"; this server has {', '.join(self.paths)}" if self.paths else ""
         message = {
-            404: f"there is no path {shorten(scope['path'])}",
+            404: f"there is no path {shorten(scope['path'])}{known}",
             405: f"{shorten(scope['path'])} does not accept {shorten(scope['method'])}",
         }.get(status, "an internal error occurred; the log of the server has details")
         if isinstance(error, BytewrightError):
