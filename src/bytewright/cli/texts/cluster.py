@@ -47,12 +47,13 @@ def train_tokenizer_on(
     from bytewright.tokenizer.train import check_special_tokens, check_vocab_size
 
     check_vocab_size(vocab_size, check_special_tokens(special_tokens))
-    started = time.perf_counter()
     with console.progress() as show:
         ranges = _cut_sources(sources, special_tokens, pattern, show)
         if not ranges:
             raise UsageError.at(sources[0], "the texts are empty")
+        before = time.perf_counter()
         with open_cluster(cluster) as (executor, num_workers):
+            started = time.perf_counter()
             table = count_on(
                 executor,
                 ranges,
@@ -61,14 +62,16 @@ def train_tokenizer_on(
                 num_workers=num_workers,
                 progress=lambda done, total: show("count", done, total, "bytes"),
             )
-        seconds = sum(table.stats()[3:])
-        counted = Phase(name="count", seconds=seconds, wall_seconds=time.perf_counter() - started)
+            counting = time.perf_counter() - started
+        connecting = started - before
+        connected = Phase(name="connect", seconds=connecting, wall_seconds=connecting)
+        counted = Phase(name="count", seconds=sum(table.stats()[3:]), wall_seconds=counting)
 
         training = train_tokenizer(
             table, vocab_size, special_tokens, pattern=pattern, min_count=min_count, progress=show
         )
     merging = [phase for phase in training.phases if phase.name == "merge"]
-    return dataclasses.replace(training, phases=[counted, *merging])
+    return dataclasses.replace(training, phases=[connected, counted, *merging])
 
 
 def _cut_sources(
@@ -110,9 +113,10 @@ def encode_on_cluster(
             )
     seconds, num_bytes = time.perf_counter() - started, sum(each.num_bytes for each in ranges)
     tokens, reused = encoded.tokens, encoded.num_reused
+    num_shards = "1 shard" if encoded.num_shards == 1 else f"{encoded.num_shards:,} shards"
     kept = f" ({reused:,} were there already)" if reused else ""
     console.print_line(
-        f"Wrote {out}: {len(tokens):,} tokens ({tokens.manifest.dtype}) in {encoded.num_shards:,} shards"
+        f"Wrote {out}: {len(tokens):,} tokens ({tokens.manifest.dtype}) in {num_shards}"
         f"{kept}, {num_bytes / len(tokens):.2f} bytes per token; {format_bytes(num_bytes)} in"
         f" {format_seconds(seconds)}, {format_bytes(num_bytes / seconds)}/s."
     )

@@ -126,7 +126,7 @@ def print_training(training: TrainingResult, seconds_writing: float, out: Path) 
 
 
 def _format_throughput(phase: Phase, training: TrainingResult) -> str:
-    if phase.name == "write" or not phase.wall_seconds:
+    if phase.name in ("connect", "write") or not phase.wall_seconds:
         return ""
     if phase.name == "merge":
         return f"{len(training.vocabulary.merges) / phase.wall_seconds:,.0f} merges/s"
@@ -253,8 +253,9 @@ class EncodePairs:
                 progress=progress,
             )
         manifest = tokens.manifest
+        num_pairs = "1 pair" if manifest.num_documents == 1 else f"{manifest.num_documents:,} pairs"
         console.print_line(
-            f"Wrote {self.out}: {manifest.num_documents:,} pairs, {len(tokens):,} tokens;"
+            f"Wrote {self.out}: {num_pairs}, {len(tokens):,} tokens;"
             f" {manifest.num_counted:,} of them count in the loss."
         )
 
