@@ -48,7 +48,8 @@ class DemoResults:
     samples: Path
     measured: dict[str, Any]
     checked: dict[str, Any]
-    predicted_seconds: float
+    predicted_seconds: float | None
+    """Predicted before the training; None if that is not recorded."""
 
     def load_tokenizer(self) -> Tokenizer:
         """Return the tokenizer of the run."""
@@ -207,11 +208,13 @@ def _cost_blocks(results: DemoResults, run: RunRecord) -> list[Block]:
             "training FLOPs, computed from the model's shape",
             f"{flops_per_token * num_tokens / 1e12:.2f} TFLOP",
         ],
-        ["training time, predicted from a few timed steps", format_seconds(results.predicted_seconds)],
         ["training time, measured", format_seconds(run.measured.get("seconds", 0.0))],
         ["tokens per second, measured", f"{speed:,.0f}"],
         ["FLOPs per second, measured", f"{flops_per_token * speed / 1e9:.1f} GFLOP/s"],
     ]
+    if results.predicted_seconds is not None:
+        predicted = format_seconds(results.predicted_seconds)
+        rows.insert(3, ["training time, predicted from a few timed steps", predicted])
     return [Table(["the model", ""], rows)]
 
 

@@ -93,22 +93,18 @@ class _Demo:
         atomic.write_json(self.folder / PLAN, dataclasses.asdict(self.plan))
         data = self._prepare_corpus()
         config = self.plan.train_config(data)
-        cpu = torch.device("cpu")
-        by_formula = predict_run(config, machine_of(cpu))
-        slowdown = measure_slowdown(config, by_formula, cpu)
-        predicted = expected_seconds(config, by_formula, slowdown) or 0.0
+        predicted = None if self._is_trained(config) else _predict_seconds(config)
         trained = self._train(config, predicted)
         if trained.received:
             self._print(f"Saved step {trained.step:,}; the same command continues.")
             return Outcome(report, trained.received)
-        results = self._evaluate(config)
+        results = self._evaluate(config, predicted)
         write_demo_page(
             DemoResults(
                 plan=self.plan,
                 config=config,
                 run=run,
                 samples=self.folder / SAMPLES,
-                predicted_seconds=predicted,
                 **results,
             ),
             report,
@@ -138,7 +134,15 @@ class _Demo:
         )
         return data
 
-    def _train(self, config: TrainConfig, predicted: float) -> TrainResult:
+    def _has_run(self, config: TrainConfig) -> bool:
+        """Return whether the folder has a run of this config."""
+        run = Run(self.folder / RUN)
+        return run.exists and run.config == dataclasses.replace(config, data=config.data.absolute())
+
+    def _is_trained(self, config: TrainConfig) -> bool:
+        return self._has_run(config) and Run(self.folder / RUN).status.state == "complete"
+
+    def _train(self, config: TrainConfig, predicted: float | None) -> TrainResult:
         """Train the model, or resume the run if it has the same config."""
         assert config.data.tokenizer is not None
         self._announce(
@@ -150,15 +154,17 @@ class _Demo:
             return {"story_bits_per_byte": validation.evaluate(model).bits_per_byte}
 
         run = self.folder / RUN
-        absolute = dataclasses.replace(config, data=config.data.absolute())
-        if Run(run).exists and Run(run).config == absolute:
+        if self._has_run(config):
             return resume(run, probe=probe, console=self.out)
         if run.exists():
             atomic.remove_folder(run)  # it belongs to an earlier plan
         return train(config, run, probe=probe, console=self.out)
 
-    def _evaluate(self, config: TrainConfig) -> dict[str, Any]:
-        """Return the results of stages 3 to 5, from `results.json` if they were computed before."""
+    def _evaluate(self, config: TrainConfig, predicted: float | None) -> dict[str, Any]:
+        """Return the results of stages 3 to 5, from `results.json` if they were computed before.
+
+        That file also keeps the predicted time of the training: a later prediction would not be one.
+        """
         plan, path = self.plan.sampling_plan(), self.folder / RESULTS
         settings = {
             "bytewright": bytewright.__version__,
@@ -169,7 +175,7 @@ class _Demo:
         with contextlib.suppress(BytewrightError):  # missing or damaged: compute the results again
             kept = atomic.read_document(path)
         if kept.get("settings") != settings or not (self.folder / SAMPLES).is_file():
-            kept = {"settings": settings, **self._compute_results(config)}
+            kept = {"settings": settings, "predicted_seconds": predicted, **self._compute_results(config)}
             atomic.write_document(path, kept)
         measured, checked = kept["measured"], kept["checked"]
         self._print(
@@ -184,7 +190,11 @@ class _Demo:
             f" {checked['well_formed']:.1%}. Consistent stories: {checked['consistent']:.1%}."
             f" Copies of training stories: {checked['copies']:.1%}."
         )
-        return {"measured": measured, "checked": checked}
+        return {
+            "measured": measured,
+            "checked": checked,
+            "predicted_seconds": kept.get("predicted_seconds"),
+        }
 
     def _compute_results(self, config: TrainConfig) -> dict[str, Any]:
         run, plan = self.folder / RUN, self.plan.sampling_plan()
@@ -232,12 +242,21 @@ class _Demo:
             "checked": {name: getattr(checked, name) for name in shares} | {"stories": checks},
         }
 
-    def _announce(self, number: int, what: str, seconds: float) -> None:
+    def _announce(self, number: int, what: str, seconds: float | None) -> None:
+        """Print what a stage does and how long it takes; without a time, it is complete already."""
+        time = "already complete" if seconds is None else f"about {format_seconds(seconds)}"
         self.out.print()
-        self.out.print(f"{number} of {NUM_STAGES}. {what} (about {format_seconds(seconds)}).", style="bold")
+        self.out.print(f"{number} of {NUM_STAGES}. {what} ({time}).", style="bold")
 
     def _print_story(self, story: str) -> None:
         self.out.print(Text(escape_controls(story, keep="\n")), style="italic")
 
     def _print(self, sentence: str) -> None:
         self.out.print(sentence, soft_wrap=True)
+
+
+def _predict_seconds(config: TrainConfig) -> float:
+    """Return the expected time of the training, from a few timed steps."""
+    cpu = torch.device("cpu")
+    by_formula = predict_run(config, machine_of(cpu))
+    return expected_seconds(config, by_formula, measure_slowdown(config, by_formula, cpu)) or 0.0
