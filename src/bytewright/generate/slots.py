@@ -37,6 +37,8 @@ FIRST_CHUNK_ROWS = 32
 """On a GPU, the number of prompts whose first chunks are read at the same time."""
 CHUNK_ROWS = 16
 """The same for later chunks, which also read the cache."""
+NUM_PLACES = 4
+"""The numbers that precede the ids of a chunk that is sent to a GPU (`_pack_chunk`)."""
 FEWEST_POSITIONS = 64
 """The smallest number of cache positions that a step reads; the others are its doubles, up to the context."""
 
@@ -161,16 +163,16 @@ class SlotBatch:
         num_chunks, is_first = len(chunks), chunks[0].start == 0
         width = min(CHUNK_TOKENS, self.capacity)
         values = [self._pack_chunk(chunk, width) for chunk in chunks]
-        unused = [self.num_slots, *[0] * (width + 3)]
+        unused = [self.num_slots, *[0] * (NUM_PLACES - 1 + width)]
         values += [unused] * (self.chunk_rows(is_first=is_first) - num_chunks)
         packed = send(torch.tensor(values), self.decoder.device)
-        rows, ends = packed[:num_chunks, 0], packed[:num_chunks, 1]
+        rows, ends, _, _ = packed[:num_chunks, :NUM_PLACES].unbind(dim=1)
         self.positions.index_copy_(0, rows, ends)
         hidden, last = self._readers[is_first](packed)
         return ReadChunks(hidden[:num_chunks], last[:num_chunks])
 
     def _pack_chunk(self, chunk: PromptChunk, width: int) -> list[int]:
-        """Return one row of numbers: slot, position after the chunk, start, index of the last token, ids.
+        """Return four places, which are the slot, the end, the start and the last index, and then the ids.
 
         The ids are padded with one of their own: another token may have values that are not finite.
         """
@@ -180,12 +182,14 @@ class SlotBatch:
         return [chunk.slot, end, chunk.start, num_ids - 1, *chunk.ids, *padding]
 
     def _read_first_chunks(self, packed: Tensor) -> tuple[Tensor, Tensor]:
-        hidden = self.decoder.read_first_chunk(self.cache, packed[:, 0], packed[:, 4:])
-        return hidden, _take_last(hidden, packed[:, 3])
+        rows, _, _, last = packed[:, :NUM_PLACES].unbind(dim=1)
+        hidden = self.decoder.read_first_chunk(self.cache, rows, packed[:, NUM_PLACES:])
+        return hidden, _take_last(hidden, last)
 
     def _read_later_chunks(self, packed: Tensor) -> tuple[Tensor, Tensor]:
-        hidden = self.decoder.read_chunk(self.cache, packed[:, 0], packed[:, 4:], packed[:, 2])
-        return hidden, _take_last(hidden, packed[:, 3])
+        rows, _, starts, last = packed[:, :NUM_PLACES].unbind(dim=1)
+        hidden = self.decoder.read_chunk(self.cache, rows, packed[:, NUM_PLACES:], starts)
+        return hidden, _take_last(hidden, last)
 
     def start(
         self, slots: Sequence[int], draws: Sequence[RowDraws], hidden: Float[Tensor, "rows d_model"]
