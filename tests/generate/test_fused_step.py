@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import silu
 
+from bytewright.generate import SamplingConfig
 from bytewright.generate.decoder import Decoder
+from bytewright.generate.slots import PromptChunk, RowDraws, SlotBatch
 from bytewright.model import TransformerLM
 from bytewright.model.layers import EPSILON, rms_norm
 from model_choices import small_config
@@ -162,6 +164,22 @@ def test_a_step_equals_that_of_the_decoder(
     assert torch.equal(chosen[:, 2], last)
     assert torch.equal(positions, (lengths + 2).clamp(max=47))
     assert num_chosen.eq(3).all()
+
+
+def test_a_round_of_slots_may_exceed_the_context() -> None:
+    torch.manual_seed(0)
+    config = small_config("default", context_length=48, **SMALLER)
+    decoder = Decoder(TransformerLM(config).to(DEVICE, DTYPE), 2)
+    decoder.fused_step = None
+    batch = SlotBatch(decoder, 2, num_ids=config.vocab_size, can_capture=False)
+    batch.is_on_gpu, decoder.fused_step = True, FusedStep(decoder, SOME_ROWS)
+    prompt = torch.randint(config.vocab_size, (45,)).tolist()
+    with torch.inference_mode():
+        states = batch.read([PromptChunk(0, 0, prompt)])
+        sampling = SamplingConfig(temperature=0.0, max_new_tokens=3)
+        batch.start([0], [RowDraws(sampling, 0, 3)], states.last)
+        chosen = batch.launch([0], num_tokens=46, num_steps=8).ids()
+    assert [len(row) for row in chosen] == [8, 8]
 
 
 def test_models_with_other_parts_are_not_supported() -> None:

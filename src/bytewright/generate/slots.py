@@ -254,6 +254,8 @@ class SlotBatch:
     def _launch_on_gpu(self, kind: SamplingKind, num_tokens: int, num_steps: int) -> Round:
         num_positions = self.capacity
         if self.decoder.fused_step is not None:
+            # The last steps of a round may exceed the context of a sequence that ends before them.
+            num_tokens = min(num_tokens, self.capacity)
             num_positions = next(n for n in doubles(FEWEST_POSITIONS, self.capacity) if n >= num_tokens)
         if not self.is_captured:
             chosen, logits = self._run_steps(kind, num_positions, num_steps)
