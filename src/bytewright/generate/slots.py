@@ -38,7 +38,7 @@ FIRST_CHUNK_ROWS = 32
 CHUNK_ROWS = 16
 """The same for later chunks, which also read the cache."""
 NUM_PLACES = 4
-"""The numbers that precede the ids of a chunk that is sent to a GPU (`_pack_chunk`)."""
+"""How many numbers precede the ids of a chunk that is sent to a GPU (`_pack_chunk`)."""
 FEWEST_POSITIONS = 64
 """The smallest number of cache positions that a step reads; the others are its doubles, up to the context."""
 
@@ -172,7 +172,7 @@ class SlotBatch:
         return ReadChunks(hidden[:num_chunks], last[:num_chunks])
 
     def _pack_chunk(self, chunk: PromptChunk, width: int) -> list[int]:
-        """Return four places, which are the slot, the end, the start and the last index, and then the ids.
+        """Return the slot, the position after the chunk, its start, the index of its last token, and its ids.
 
         The ids are padded with one of their own: another token may have values that are not finite.
         """
