@@ -331,6 +331,11 @@ class Record:
         return sorted(tasks, key=key)
 
 
+def size_of_text(trial: Trial) -> int:
+    """Return the bytes of training text that a trial states."""
+    return 0 if trial.corpus is None else trial.corpus.worldbook or 0
+
+
 def level_of(about: Any) -> str:
     """Return the level of compute of a run, to two digits."""
     return f"{about['flops']:.1e}"
@@ -389,7 +394,7 @@ def run_all(options: argparse.Namespace, start: float, work: Path, is_shared: bo
         (point.sweep, trial) for point in options.points or () for trial in point.trials(sweeps[point.sweep])
     ]
     trials = [trial for _, trial in points] or [trial for name in sweeps for trial in sweeps[name]]
-    texts = Texts(work / "texts", trials[0], options.documents)
+    texts = Texts(work / "texts", max(trials, key=size_of_text), options.documents)
     small = texts.prepare_small()
     pool = RunPool(work / "runs", num_slots=num_slots, deadline=start + options.limit - 8)
     try:
