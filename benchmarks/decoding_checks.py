@@ -171,7 +171,7 @@ def measure_rows(arguments: argparse.Namespace) -> Rows:
 
 def make_request(number: int, *, sampling: SamplingConfig, num_new: int, longest: int) -> Any:
     """Return a request with a prompt that depends on its number."""
-    from bytewright.serve.engine import Job
+    from bytewright.serve.jobs import Job
 
     torch.manual_seed(number)
     prompt = torch.randint(TINY.vocab_size, (1 + number * 37 % 90 % longest,)).tolist()

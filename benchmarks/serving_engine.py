@@ -27,7 +27,8 @@ from rich.table import Table
 
 from bytewright.generate import Generator, SamplingConfig
 from bytewright.model import TransformerLM
-from bytewright.serve.engine import Engine, Job, Update
+from bytewright.serve.engine import Engine
+from bytewright.serve.jobs import Job, Update
 from bytewright.storage import atomic
 
 

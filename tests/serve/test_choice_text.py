@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from bytewright.serve.engine import TokenScore
+from bytewright.serve.jobs import TokenScore
 from bytewright.serve.text import ChoiceText
 from bytewright.tokenizer import Tokenizer
 

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from bytewright.generate import Generator
 from bytewright.generate.slots import Round, SlotBatch
-from bytewright.serve.engine import EngineClosedError, Job, QueueFullError, Update
+from bytewright.serve.jobs import EngineClosedError, Job, QueueFullError, Update
 from jobs import HANG_SECONDS, Collected, RunningEngine, make_model, random_job, running_engine
 
 POISON = 11

@@ -16,7 +16,7 @@ from bytewright.generate import Generator, SamplingConfig
 from bytewright.generate.decoder import Decoder, KeyValueCache
 from bytewright.generate.interpret import token_losses
 from bytewright.generate.slots import SlotBatch
-from bytewright.serve.engine import EngineClosedError, Job, QueueFullError, Update
+from bytewright.serve.jobs import EngineClosedError, Job, QueueFullError, Update
 from jobs import CONFIG, RunningEngine, make_model, random_job, running_engine
 from rejection import rejects
 

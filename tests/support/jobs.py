@@ -14,7 +14,8 @@ import torch
 
 from bytewright.generate import SamplingConfig
 from bytewright.model import ModelConfig, TransformerLM
-from bytewright.serve.engine import Engine, Job, TokenScore, Update
+from bytewright.serve.engine import Engine
+from bytewright.serve.jobs import Job, TokenScore, Update
 
 HANG_SECONDS = 300
 

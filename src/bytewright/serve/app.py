@@ -20,8 +20,8 @@ from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from bytewright.errors import FormatError, shorten
-from bytewright.serve.engine import EngineError, Job, Update
 from bytewright.serve.guard import Guard, GuardOptions
+from bytewright.serve.jobs import EngineError, Job, Update
 from bytewright.serve.protocol import (
     CompletionRequest,
     CompletionWriter,

@@ -12,25 +12,32 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import math
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from bytewright.errors import BytewrightError, UsageError, first_line
+from bytewright.errors import UsageError, first_line
 from bytewright.generate.decoder import Decoder
 from bytewright.generate.model_check import list_users_classes, reason_against_cache
-from bytewright.generate.reference import Reason, check_ids, check_prompts, find_reason
+from bytewright.generate.reference import check_ids, check_prompts
 from bytewright.generate.row_sampling import kind_of
-from bytewright.generate.sampling import NO_TOKEN, SamplingConfig
-from bytewright.generate.slots import CHUNK_TOKENS, PromptChunk, Round, RowDraws, SlotBatch
+from bytewright.generate.slots import PromptChunk, Round, RowDraws, SlotBatch
 from bytewright.model import TransformerLM
+from bytewright.serve.jobs import (
+    NOT_FINITE,
+    EngineClosedError,
+    Job,
+    QueueFullError,
+    RunningJob,
+    TokenScore,
+    Update,
+    score_ids,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -38,89 +45,6 @@ STEPS_PER_ROUND = 8
 """On a GPU, the number of steps between two copies of their tokens to the host."""
 LONGEST_RETRY = 60
 """The largest value of `Retry-After` for a rejected client, in seconds."""
-NOT_FINITE = "the outputs of the model are not finite, so they cannot be used"
-
-
-class EngineError(BytewrightError):
-    """A job failed, or was ended before its time."""
-
-
-class QueueFullError(BytewrightError):
-    """Too many jobs or tokens are waiting; `found` is the number of seconds after which to try again."""
-
-
-class EngineClosedError(BytewrightError):
-    """The engine accepts no more jobs, because the server is being stopped or the device is lost."""
-
-
-@dataclass(frozen=True)
-class TokenScore:
-    """The log-probability of a token, and the likeliest tokens at its place with theirs."""
-
-    logprob: float
-    top: tuple[tuple[int, float], ...]
-
-
-class Update(NamedTuple):
-    """What happened to a job in one round: new ids, the scores of its prompt, or its end."""
-
-    ids: Sequence[int] = ()
-    scores: Sequence[TokenScore] = ()
-    """One for each of `ids`, if the job requests scores."""
-    prompt_scores: Sequence[TokenScore] = ()
-    """One for each token of the prompt but the first, if the job requests them."""
-    reason: Reason | None = None
-    """Why the job ended; None while it continues."""
-    error: str | None = None
-    """Why the job failed."""
-
-    @property
-    def is_last(self) -> bool:
-        """Whether the job has ended."""
-        return self.reason is not None or self.error is not None
-
-
-@dataclass(eq=False)
-class Job:
-    """One prompt to continue once; the tokens are those of `generate` for row `row` of a batch."""
-
-    prompt: Sequence[int]
-    sampling: SamplingConfig
-    row: int = 0
-    num_top: int | None = None
-    """How many likeliest tokens to report with each token; None for no scores at all."""
-    scores_prompt: bool = False
-    """Whether to report scores of the prompt, too."""
-    is_cancelled: bool = field(default=False, init=False)
-
-
-@dataclass(eq=False)
-class _Running:
-    """A job in a slot."""
-
-    job: Job
-    slot: int
-    room: int
-    num_read: int = 0
-    num_launched: int = 0
-    """The number of tokens that launched steps choose."""
-    num_written: int = 0
-    has_ended: bool = False
-    end_ids: frozenset[int] = field(init=False)
-    """Ids that end the text: its stop tokens, and `NO_TOKEN`."""
-    prompt_scores: list[TokenScore] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.end_ids = frozenset((*self.job.sampling.stop_tokens, NO_TOKEN))
-
-    @property
-    def is_reading(self) -> bool:
-        return self.num_read < len(self.job.prompt)
-
-    @property
-    def length(self) -> int:
-        """The number of tokens after the next step."""
-        return len(self.job.prompt) + self.num_launched
 
 
 @dataclass(frozen=True)
@@ -128,7 +52,7 @@ class _LaunchedRound:
     """A round that was launched, and the job of each row whose tokens are used."""
 
     round: Round
-    owners: Sequence[tuple[int, _Running]]
+    owners: Sequence[tuple[int, RunningJob]]
 
 
 @dataclass
@@ -181,8 +105,8 @@ class Engine:
         )
         self._changed = threading.Condition()
         self._waiting: deque[Job] = deque()
-        self._running: dict[int, _Running] = {}
-        self._leaving: set[_Running] = set()
+        self._in_slots: dict[int, RunningJob] = {}
+        self._leaving: set[RunningJob] = set()
         """Jobs whose last tokens are being computed, and whose slots are free for other jobs."""
         self._num_scored = 0
         """The number of running jobs that request scores."""
@@ -264,7 +188,7 @@ class Engine:
         with self._changed:
             return dataclasses.replace(
                 self._stats,
-                num_running=len(self._running) + len(self._leaving),
+                num_running=len(self._in_slots) + len(self._leaving),
                 num_waiting=len(self._waiting),
             )
 
@@ -284,7 +208,7 @@ class Engine:
         return max(1, min(LONGEST_RETRY, round(seconds)))
 
     def _free_slots(self) -> list[int]:
-        return [slot for slot in range(self.batch.num_slots) if slot not in self._running]
+        return [slot for slot in range(self.batch.num_slots) if slot not in self._in_slots]
 
     def _run(self) -> None:
         with torch.inference_mode():
@@ -301,7 +225,7 @@ class Engine:
     def _wait_for_work(self) -> bool:
         """Wait until there is a job; return False if the thread must end."""
         with self._changed:
-            self._changed.wait_for(lambda: self._must_stop or self._running or self._leaving or self._waiting)
+            self._changed.wait_for(lambda: self._must_stop or self._all_running() or self._waiting)
             return not self._must_stop
 
     def _take_turn(self) -> None:
@@ -321,86 +245,92 @@ class Engine:
     def _admit(self) -> None:
         """Remove cancelled jobs, and give free slots to waiting ones, the lowest slot first."""
         with self._changed:
-            for it in [it for it in self._all_running() if it.job.is_cancelled]:
-                self._release(it)
+            for running in [running for running in self._all_running() if running.job.is_cancelled]:
+                self._release(running)
             for job in [job for job in self._waiting if job.is_cancelled]:
                 self._waiting.remove(job)
                 self._stats.num_waiting_tokens -= self._max_tokens(job)
             for slot in self._free_slots()[: len(self._waiting)]:
                 job = self._waiting.popleft()
                 self._stats.num_waiting_tokens -= self._max_tokens(job)
-                room = min(self.config.context_length - len(job.prompt), job.sampling.max_new_tokens)
-                self._running[slot] = _Running(job, slot, room)
+                self._in_slots[slot] = RunningJob(job, slot, self.config)
                 self._num_scored += job.num_top is not None
 
     def _read_chunk(self) -> None:
-        """Read the next chunk of the prompts that have waited longest."""
-        reading = [it for it in self._running.values() if it.is_reading]
+        """Read the next chunk of the prompts that have waited longest, and start those that are complete."""
+        reading = [running for running in self._in_slots.values() if running.is_reading]
         if not reading:
             return
         is_first = reading[0].num_read == 0
-        reading = [it for it in reading if (it.num_read == 0) == is_first]
+        reading = [running for running in reading if (running.num_read == 0) == is_first]
         reading = reading[: self.batch.chunk_rows(is_first=is_first)]
-        chunks = [
-            PromptChunk(it.slot, it.num_read, it.job.prompt[it.num_read : it.num_read + CHUNK_TOKENS])
-            for it in reading
-        ]
+        chunks = [running.next_chunk() for running in reading]
         states = self.batch.read(chunks)
         self._stats.num_chunks += 1
-        ready: list[tuple[_Running, Tensor]] = []
-        for it, chunk, hidden, last in zip(reading, chunks, states.hidden, states.last, strict=True):
-            if it.job.scores_prompt:
-                self._score_prompt(it, chunk, hidden[: len(chunk.ids)])
-            it.num_read += len(chunk.ids)
+        ready: list[tuple[RunningJob, Tensor]] = []
+        for running, chunk, hidden, last in zip(reading, chunks, states.hidden, states.last, strict=True):
+            if running.job.scores_prompt:
+                self._score_prompt(running, chunk, hidden[: len(chunk.ids)])
+            running.num_read += len(chunk.ids)
             self._stats.num_prompt_tokens += len(chunk.ids)
-            if it.is_reading:
-                continue
-            if not _is_finite(it, last):
-                self._end(it, Update(error=NOT_FINITE))
-                continue
-            if it.prompt_scores:
-                self._updates.append((it.job, Update(prompt_scores=it.prompt_scores)))
-            if it.room:
-                ready.append((it, last))
-            else:
-                self._end(it, Update(reason="length"))
+            if not running.is_reading and self._end_prompt(running, last):
+                ready.append((running, last))
         if ready:
-            started = [it for it, _ in ready]
-            draws = [RowDraws(it.job.sampling, it.job.row, it.room) for it in started]
-            last_states = torch.stack([state for _, state in ready])
-            first = self.batch.start([it.slot for it in started], draws, last_states)
-            self._launched.append(_LaunchedRound(first, list(enumerate(started))))
-            for it in started:
-                it.num_launched = 1
+            self._start(ready)
+
+    def _end_prompt(self, running: RunningJob, last: Tensor) -> bool:
+        """Report the scores of a prompt that was read; return whether tokens follow it.
+
+        `last` is the hidden state of its last token.
+        """
+        if not running.is_prompt_finite(last):
+            self._end(running, Update(error=NOT_FINITE))
+            return False
+        if running.prompt_scores:
+            self._updates.append((running.job, Update(prompt_scores=running.prompt_scores)))
+        if not running.room:
+            self._end(running, Update(reason="length"))
+        return running.room > 0
+
+    def _start(self, ready: Sequence[tuple[RunningJob, Tensor]]) -> None:
+        """Choose the first tokens of jobs, from the hidden states of the last tokens of their prompts."""
+        started = [running for running, _ in ready]
+        draws = [RowDraws(running.job.sampling, running.job.row, running.room) for running in started]
+        last_states = torch.stack([state for _, state in ready])
+        first = self.batch.start([running.slot for running in started], draws, last_states)
+        self._launched.append(_LaunchedRound(first, list(enumerate(started))))
+        for running in started:
+            running.num_launched = 1
 
     def _launch(self) -> bool:
         """Launch steps for all jobs that have room for more tokens; return whether there are any."""
-        active = [it for it in self._running.values() if 0 < it.num_launched < it.room]
+        active = [running for running in self._in_slots.values() if 0 < running.num_launched < running.room]
         if not active:
             return False
         # One step if other prompts are waiting to be read, or if every step is scored.
-        takes_one_step = self._needs_scores() or any(it.is_reading for it in self._running.values())
-        num_steps = STEPS_PER_ROUND if self.batch.is_on_gpu and not takes_one_step else 1
-        num_tokens = max(it.length for it in active)
-        round = self.batch.launch([it.slot for it in active], num_tokens, num_steps)
-        self._launched.append(_LaunchedRound(round, [(it.slot, it) for it in active]))
+        is_reading = any(running.is_reading for running in self._in_slots.values())
+        has_many_steps = self.batch.is_on_gpu and not is_reading and not self._needs_scores()
+        num_steps = STEPS_PER_ROUND if has_many_steps else 1
+        num_tokens = max(running.length for running in active)
+        round = self.batch.launch([running.slot for running in active], num_tokens, num_steps)
+        self._launched.append(_LaunchedRound(round, [(running.slot, running) for running in active]))
         self._stats.num_steps += num_steps
-        for it in active:
-            it.num_launched = min(it.num_launched + num_steps, it.room)
+        for running in active:
+            running.num_launched = min(running.num_launched + num_steps, running.room)
         if self.batch.is_on_gpu and not self._needs_scores():
-            self._release_early([it for it in active if it.num_launched == it.room])
+            self._release_early([running for running in active if running.num_launched == running.room])
         return True
 
-    def _release_early(self, launched: Sequence[_Running]) -> None:
+    def _release_early(self, launched: Sequence[RunningJob]) -> None:
         """Free the slots of jobs before their last tokens arrive.
 
         The device computes in the order of the calls, so the next jobs change the slots only after that.
         """
         with self._changed:
-            for it in launched:
-                del self._running[it.slot]
-                self.batch.release(it.slot)
-                self._leaving.add(it)
+            for running in launched:
+                del self._in_slots[running.slot]
+                self.batch.release(running.slot)
+                self._leaving.add(running)
 
     def _needs_scores(self) -> bool:
         """Whether logits must be read after every step."""
@@ -409,79 +339,56 @@ class Engine:
     def _process(self, launched: _LaunchedRound) -> None:
         """Report the tokens of a round, and end jobs that are complete."""
         chosen = launched.round.ids()
-        for row, it in launched.owners:
-            if it.has_ended:
+        for row, running in launched.owners:
+            if running.has_ended:
                 continue
-            update = self._describe(it, chosen[row], launched.round.logits, row)
-            it.num_written += len(update.ids)
+            update = running.accept(chosen[row])
             self._stats.num_new_tokens += len(update.ids)
+            if running.job.num_top is not None and update.ids:
+                # A scored job takes one step per round, so these logits are those of the only id.
+                logits = launched.round.logits[row : row + 1]
+                update = update._replace(scores=self._score(logits, update.ids, running.job.num_top))
             if update.is_last:
-                self._end(it, update)
+                self._end(running, update)
             elif update.ids:
-                self._updates.append((it.job, update))
+                self._updates.append((running.job, update))
 
-    def _describe(self, it: _Running, chosen: list[int], logits: Tensor, row: int) -> Update:
-        """Return the update for new ids of a job: those before its end, and how it ended.
-
-        `logits[row]` are those of the last id.
-        """
-        ids = chosen[: it.room - it.num_written]
-        reason: Reason | None = None
-        if not it.end_ids.isdisjoint(ids):
-            end = next(place for place, id in enumerate(ids) if id in it.end_ids)
-            if ids[end] == NO_TOKEN:
-                return Update(error=NOT_FINITE)
-            ids, reason = ids[:end], "stop"
-        elif it.num_written + len(ids) == it.room:
-            reason = find_reason(self.config, it.job.prompt, it.room, it.job.sampling)
-        scores: list[TokenScore] = []
-        if it.job.num_top is not None and ids:
-            scores = self._score(logits[row : row + 1], ids, it.job.num_top)
-        return Update(ids=ids, scores=scores, reason=reason)
-
-    def _score_prompt(self, it: _Running, chunk: PromptChunk, states: Tensor) -> None:
+    def _score_prompt(self, running: RunningJob, chunk: PromptChunk, states: Tensor) -> None:
         """Score the tokens that follow those of a chunk in its prompt."""
-        following = it.job.prompt[chunk.start + 1 : chunk.start + len(chunk.ids) + 1]
+        following = running.job.prompt[chunk.start + 1 : chunk.start + len(chunk.ids) + 1]
         if len(following):
             logits = self.batch.decoder.score(states[: len(following)])
-            it.prompt_scores += self._score(logits, following, it.job.num_top or 0)
+            running.prompt_scores += self._score(logits, following, running.job.num_top or 0)
 
     def _score(self, logits: Tensor, ids: Sequence[int], num_top: int) -> list[TokenScore]:
-        """Return the scores of one id for each row of logits."""
-        logprobs = logits.float().log_softmax(dim=-1)
-        chosen = logprobs[range(len(ids)), list(ids)].tolist()
-        values, places = logprobs[:, : self.batch.num_ids].topk(min(num_top, self.batch.num_ids), dim=-1)
-        return [
-            TokenScore(logprob, tuple(zip(top_ids, top_values, strict=True)))
-            for logprob, top_ids, top_values in zip(chosen, places.tolist(), values.tolist(), strict=True)
-        ]
+        return score_ids(logits, ids, num_top, self.batch.num_ids)
 
-    def _end(self, it: _Running, update: Update) -> None:
-        self._updates.append((it.job, update))
+    def _end(self, running: RunningJob, update: Update) -> None:
+        self._updates.append((running.job, update))
         with self._changed:
-            self._release(it)
+            self._release(running)
 
-    def _release(self, it: _Running) -> None:
+    def _release(self, running: RunningJob) -> None:
         """Free the slot of a job, if it still has one; the caller holds the lock."""
-        it.has_ended = True
-        self._num_scored -= it.job.num_top is not None
-        if it in self._leaving:
-            self._leaving.remove(it)
+        running.has_ended = True
+        self._num_scored -= running.job.num_top is not None
+        if running in self._leaving:
+            self._leaving.remove(running)
             return
-        del self._running[it.slot]
-        self.batch.release(it.slot)
+        del self._in_slots[running.slot]
+        self.batch.release(running.slot)
 
-    def _all_running(self) -> list[_Running]:
-        return [*self._running.values(), *self._leaving]
+    def _all_running(self) -> list[RunningJob]:
+        return [*self._in_slots.values(), *self._leaving]
 
     def _fail_all(self, error: str) -> None:
         """End all jobs, running and waiting, with an error."""
         with self._changed:
             self._launched.clear()
-            for it in self._all_running():
-                if not it.job.is_cancelled:
-                    self._updates.append((it.job, Update(error=error)))
-                self._release(it)
+            for running in self._all_running():
+                if not running.job.is_cancelled:
+                    self._updates.append((running.job, Update(error=error)))
+                self._release(running)
             try:
                 self.batch.reset_released()
             except Exception:  # some errors of CUDA persist until the process ends
@@ -497,12 +404,3 @@ class Engine:
         updates, self._updates = self._updates, []
         if updates:
             self.report(updates)
-
-
-def _is_finite(it: _Running, last: Tensor) -> bool:
-    """Return whether the scores of a prompt and the state of its last token are finite.
-
-    The state is checked here only if no token follows; otherwise the choice of the first token checks it.
-    """
-    has_finite_scores = all(math.isfinite(score.logprob) for score in it.prompt_scores)
-    return has_finite_scores and (it.room > 0 or bool(last.isfinite().all()))

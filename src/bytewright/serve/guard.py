@@ -20,7 +20,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from bytewright.errors import BytewrightError, UsageError, shorten
-from bytewright.serve.engine import EngineClosedError, EngineError, QueueFullError
+from bytewright.serve.jobs import EngineClosedError, EngineError, QueueFullError
 from bytewright.serve.protocol import error_body, json_response
 from bytewright.serve.service import Service
 

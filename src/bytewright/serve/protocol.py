@@ -21,7 +21,7 @@ from starlette.responses import Response
 from bytewright.errors import FormatError, UsageError, shorten, suggest
 from bytewright.generate import SamplingConfig
 from bytewright.generate.text import encode_prompt, stop_tokens_of
-from bytewright.serve.engine import Job
+from bytewright.serve.jobs import Job
 from bytewright.storage.json_reader import Json, parse_json
 from bytewright.tokenizer import Tokenizer
 

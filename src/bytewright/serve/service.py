@@ -17,7 +17,8 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from bytewright.model import TransformerLM
-from bytewright.serve.engine import Engine, EngineClosedError, Job, Update
+from bytewright.serve.engine import Engine
+from bytewright.serve.jobs import EngineClosedError, Job, Update
 from bytewright.tokenizer import Tokenizer
 
 ServiceState = Literal["loading", "ready", "draining", "failed"]

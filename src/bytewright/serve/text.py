@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from bytewright.serve.engine import TokenScore
+from bytewright.serve.jobs import TokenScore
 from bytewright.tokenizer import Tokenizer
 
 
