@@ -21,8 +21,9 @@ import bytewright
 import hypothesis
 import pytest
 import torch
-from jaxtyping import install_import_hook
 from rich.console import Console
+
+from typechecking import check_calls_of
 
 # Before Triton, which reads the variable when it is imported: without a GPU, kernels run in its interpreter.
 if not torch.cuda.is_available():
@@ -36,13 +37,12 @@ os.environ.setdefault("BYTEWRIGHT_COMMIT", "tested")
 # them. torch.compile cannot trace the checks, so tests that compile run without them (`rerun_unchecked` in
 # support/runs.py). Triton cannot compile checked functions, so its kernels have no such annotations.
 if not os.environ.get("BYTEWRIGHT_UNCHECKED"):
-    install_import_hook(
+    check_calls_of(
         [
             ".".join(("bytewright", *path.relative_to(bytewright.__path__[0]).with_suffix("").parts))
             for path in Path(bytewright.__path__[0]).rglob("*.py")
             if "\nfrom jaxtyping import" in path.read_text()
-        ],
-        "typechecking.check",
+        ]
     )
 
 from bytewright.cli.main import main
