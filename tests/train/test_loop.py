@@ -336,6 +336,7 @@ def test_norms_by_layer_are_recorded_if_norms_every_is_set(tmp_path: Path, quiet
     assert with_norms[0]["weight_rms"]["layers.0.ln1"] == pytest.approx(1.0, abs=0.2)
 
 
+@pytest.mark.unfrozen
 def test_memory_of_a_run_is_freed_also_after_gc_freeze(tmp_path: Path, quiet: Console) -> None:
     models = []
 
@@ -350,6 +351,7 @@ def test_memory_of_a_run_is_freed_also_after_gc_freeze(tmp_path: Path, quiet: Co
     assert not any(model() for model in models)
 
 
+@pytest.mark.unfrozen
 def test_the_garbage_collector_rests_during_the_steps_and_is_back_afterwards(
     tmp_path: Path, quiet: Console
 ) -> None:
