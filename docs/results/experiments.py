@@ -685,7 +685,7 @@ FIGURES = [
     ),
     f"best rate costs {over_best(rate[1e-4], 2)} nats",
     (
-        f"the best rate {min(map(final, edge[0.0113])) - final(best):.2f} to "
+        f"times the best rate costs {min(map(final, edge[0.0113])) - final(best):.2f} to "
         f"{max(map(final, edge[0.0113])) - final(best):.2f}"
     ),
     f"100 updates ({at(rate[4e-3], 100):.2f} compared with {at(rate[1e-3], 100):.2f}) and is",
@@ -785,6 +785,7 @@ FIGURES = [
     # Without the gate
     ablation_rows("silu_ffn", "swiglu"),
     f"is lower by {above('silu_ffn', 'silu', 'swiglu')[1:]}, so the interval contains zero",
+    f"at most {sum(difference('silu_ffn', 'silu', 'swiglu')):.4f} nats by the interval",
     # Another corpus
     corpus_rows(),
     (
@@ -843,7 +844,7 @@ FIGURES = [
         f"{mean(finals('first_speedrun', 'without Muon')) - final(search['AdamW at 4e-3']):.4f}, and Muon "
         f"by {mean(finals('first_speedrun', 'speedrun')) - final(search['Muon']):.4f}"
     ),
-    f"which was worth {final(adamw['baseline']) - final(adamw['beta2-0.98']):.4f} in [the",
+    f"was worth {final(adamw['baseline']) - final(adamw['beta2-0.98']):.4f} in [the",
     (
         f"Muon gains {final(search['AdamW at 4e-3']) - final(search['Muon']):.4f} here, and "
         f"{difference('first_speedrun', 'without Muon', 'speedrun')[0]:.4f} in the"
@@ -869,7 +870,7 @@ FIGURES = [
         f"compared with {mean(map(million_tokens_per_second, half['plain'])):.2f} million"
     ),
     f"after Holm's correction: the smallest p is {min(half_time_p_values):.2f}",
-    f"together are ({-difference('half_time', 'without Muon', 'plain')[0]:.4f} above)",
+    f"better than plain (by {-difference('half_time', 'without Muon', 'plain')[0]:.4f}, see",
     f"With three seeds it is {student_quantile(0.95, 2):.1f} standard errors wide",
     f"the loss is {above('half_time', 'with cosine to a tenth', 'speedrun')[1:]} higher",
     f"of 0.95 it is {above('half_time', 'with beta2 of 0.95', 'speedrun')[1:]} higher",
@@ -890,7 +891,7 @@ FIGURES = [
     f"it only to {mean(finals('half_time', 'plain')):.4f}",
     f"[first recipe](#what-was-tried-first) ({above('first_speedrun', 'without Muon', 'speedrun')}",
     (
-        "exhausted, Muon [ended](2026-11-15-h200.md#learning-80-million-tokens-of-novels) "
+        "exhausted. There Muon [ended](2026-11-15-h200.md#learning-80-million-tokens-of-novels) "
         f"{muon_on_novels:.2f} nats below"
     ),
     (
@@ -908,8 +909,8 @@ FIGURES = [
     f"{300 - seconds([plain]):.0f} of the",
     f"not used, and {300 - seconds([first_speedrun]):.0f} in the",
     f"plain runs, by {signed(*gap(race_losses['plain'], race_losses['speedrun']))[1:]} nats",
-    f"them ends at {min(race_losses['speedrun']):.4f}",
-    f"by up to {final(first_speedrun) - final(speedrun):.4f} (the speedruns",
+    f"One speedrun ends at {min(race_losses['speedrun']):.4f}",
+    f"by up to {final(first_speedrun) - final(speedrun):.4f} (the second",
     (
         f"the second is {speedrun['metrics']['step'][-1] - first_speedrun['metrics']['step'][-1]} updates "
         "longer"
@@ -980,7 +981,6 @@ GIVEN = {
     "16 windows": SETTINGS,
     "16 to 128 windows": SETTINGS,
     "million with 16, compared": SETTINGS,
-    "with 64 or more": SETTINGS,
     "from 64 windows on": SETTINGS,
     "warm-up of 15, 8 and 4 updates": SETTINGS,
     "context of 256": SETTINGS,
@@ -1032,7 +1032,7 @@ GIVEN = {
     "Python 3.12": "the machine",
     "within 5 %": "the rule by which the table is made",
     "by more than 0.001": "the threshold",
-    "less than 0.001": "an upper limit of the difference in the table",
+    "less than 0.001": "an upper limit of the differences in the table",
     "costs only 0.001": "rounded from the table",
     "between 8 and 11 times": "8e-3 and 1.13e-2 by the best rate, 1e-3",
     "The course's 1.45": "the course",
