@@ -360,10 +360,11 @@ best_size_exponent = fits["test"]["optima"]["best_size_exponent"]
 
 FIGURES = [
     f"{len(measured['runs'])} runs on one H200",
-    f"{len(measured['points'])} of them",
-    f"{num_isotoken} compare sizes at equal tokens, {num_rates} others",
+    f"{len(measured['points'])} runs are points of",
+    f"{num_isotoken} runs compare sizes at equal tokens",
+    f"{num_rates} runs served to choose",
     f"the entropy E is {floor:.5f} bits per byte",
-    f"{num_seeds[5]} of the {num_seeds.total()} settings have five seeds",
+    f"There are {num_seeds.total()} settings of width and tokens. {num_seeds[5]} of them have five seeds",
     f"{num_seeds[1]} settings have one seed",
     list(point_rows()),
     f"at least {above_bound:.1f} times the bound",
@@ -397,6 +398,8 @@ FIGURES = [
 ]
 GIVEN = {
     "after 100 readings": "the predictions",
+    '"100 readings" are': "the predictions",
+    "width 192) and": "the recipe",
     "context of 512 tokens": "the recipes",
     "20 standard deviations": "the goal that the sweep states",
     "width 1,280": "the recipe",
