@@ -167,7 +167,8 @@ FIGURES = [
     f"was run for {50 * len(step['turns'])} steps without",
     (
         f"It reached {step['turns'][0] / 1e6:.2f} million tokens/s in the first 50 steps, "
-        f"{median(step['turns']) / 1e6:.2f} in the median turn, and {step['after_rest'] / 1e6:.2f} in ten"
+        f"and {median(step['turns']) / 1e6:.2f} in the median turn. After three seconds of rest it reached "
+        f"{step['after_rest'] / 1e6:.2f} in ten"
     ),
     f"The card draws {median(moment['watts'] for moment in busy):.0f} of its",
     (
@@ -178,7 +179,7 @@ FIGURES = [
     f"forward pass takes {fastest('forward'):.3f} instead of {current('forward'):.3f} ms",
     f"than the current {current('backward'):.3f} ms; the best took {fastest('backward'):.3f} ms",
     f"compiler caches was {first_step_seconds('traced_anew'):.1f} s",
-    f"caching is enabled it takes {first_step_seconds('kept'):.1f} s",
+    f"With caching, the time is {first_step_seconds('kept'):.1f} s",
     # Generation
     generation_rows(),
     f"15 tokens ({percent(min(agreement))} to {percent(max(agreement))} of them",

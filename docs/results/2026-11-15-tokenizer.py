@@ -106,7 +106,7 @@ FIGURES = [
     f"differ at merge {first_difference('1gb-10k', 'gigatoken')}",
     # Encoding
     race_rows(encoding, ENCODED, in_seconds, 2),
-    f"document and take {time_of('tiktoken')} and {time_of('hf-tokenizers')} cold",
+    f"tokenizers; they take {time_of('tiktoken')} and {time_of('hf-tokenizers')} cold",
     f"of five processes takes {spread(True)} times as",
     f"with ours, and {spread(False)} times with the peers",
     f"largest ratio is {spread(True, max)} (ours",

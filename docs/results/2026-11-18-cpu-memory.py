@@ -21,7 +21,7 @@ def rows():
 
 FIGURES = [
     f"{megabytes(min(before['measured']))} to {megabytes(max(before['measured']))} MB",
-    f"{megabytes(before['predicted'])} were predicted",
+    f"{megabytes(before['predicted'])} MB were predicted",
     list(rows()),
 ]
 GIVEN = {

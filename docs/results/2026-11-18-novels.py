@@ -60,8 +60,8 @@ FIGURES = [
     f"the GPT-2 on validation authors, and {gain(FORMER, 'test')} and {gain(PEER, 'test')} on test authors",
     f"deviation of {repeated['test_std']:.4f} over two seeds",
     f"at 40 million tokens, tied embeddings are {gain(UNTIED, 'validation', TIED)} nats lower",
-    f"from 40 to 80 million tokens the loss on validation authors falls by {gain(TIED, 'validation')}",
-    f"the difference grows from {gap(TIED):.2f} to {gap(BEST):.2f}",
+    f"From 40 to 80 million tokens the loss on validation authors falls by {gain(TIED, 'validation')}",
+    f"The difference grows from {gap(TIED):.2f} to {gap(BEST):.2f}",
     f"The former recipe has the largest difference, {gap(FORMER):.2f}",
 ]
 GIVEN = {

@@ -260,7 +260,7 @@ GIVEN = dict.fromkeys(WRITTEN_BEFORE, "written before the measurements") | {
     "One program handled 128 tokens": "the kernel of that version",
     "Expected steps: 57.5 ms (1.17), 17.3 ms (1.26) and 52.2 ms (1.08)": "written before the measurement",
     "The targets of 1.2 and 1.15": "the first table",
-    "At 12 × 768, products (33.4 ms) and cuDNN's attention (8.8 ms) take 42 of 57 ms": "a profile",
+    "At 12 × 768 they take 33.4 and 8.8 ms, together 42 of 57 ms": "a profile",
     "at 8 × 1,024 39 of 49 ms": "a profile",
     "at 75 to 100 % of the memory bandwidth": "a profile",
     "before 8 × 1,024, 4 × 768, 3 × 1,024": "the shapes of the benchmark",

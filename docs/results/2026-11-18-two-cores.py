@@ -88,8 +88,8 @@ assert not any(row["errors"] for row in serving["rows"]), "no request failed"
 FIGURES = [
     (
         f"Python {measured['machine']['python']}, torch {versions['torch']}, llama-cpp-python "
-        f"{versions['llama-cpp-python']}, transformers {versions['transformers']}, locust "
-        f"{versions['locust']}"
+        f"{versions['llama-cpp-python']}, transformers {versions['transformers']} and "
+        f"locust {versions['locust']}"
     ),
     list(rank_rows()),
     list(deviation_rows()),
@@ -110,9 +110,9 @@ FIGURES = [
     f"{books['storybook']['MB/s']:.0f} MB/s and the world book at {books['worldbook']['MB/s']:.0f} MB/s",
 ]
 GIVEN = {
-    "a factor of 1.5 at 32 clients": "the goal",
+    "a factor of 1.5": "the goal",
     "50 MB/s": "the goal",
-    "batch 8 × 256": "the settings of the benchmark",
+    "batches of 8 × 256": "the settings of the benchmark",
     "With 128 clients": "a row of the table",
     "128 clients were measured": "a row of the table",
     "one of the 32 slots": "the settings of the benchmark",
