@@ -9,13 +9,20 @@ FIGURES = [
     f"at most {MAX_CHOICES} texts in all",
     f"of up to {MAX_LOGPROBS} likeliest tokens",
     f"chunks of at most {CHUNK_TOKENS} tokens",
+    [
+        ("status", "reason"),
+        ("400", "the request is wrong; `error.param` of the body names the option"),
+        ("401", "the API key is missing or wrong"),
+        ("403", "the Host or the Origin header is not allowed ([why](#limits-and-security))"),
+        ("404, 405", "there is no such path or model, or the path does not accept the method"),
+        ("408, 413", "the body arrives too slowly, or is too large"),
+        ("429, with `Retry-After`", "the queue is full"),
+        ("500", "the model failed on this request"),
+        ("503", "the model is being loaded, the server shuts down, or too many connections are open"),
+    ],
 ]
 GIVEN = {
-    "status 400 for a wrong request, 401 for a wrong key, 404, 405, 408 for": "codes of HTTP",
-    "body and 413 for": "a code of HTTP",
-    "The status is 429 with": "a code of HTTP",
     "by itself is answered with 400": "a code of HTTP",
-    "is full, and 500 when the model fails on this request. It is 503 while": "codes of HTTP",
-    "answered with 503, accepted": "a code of HTTP",
+    "new requests with 503": "a code of HTTP",
     "200 random requests": "tests/serve/test_serving_engine.py, with --slow",
 }

@@ -70,8 +70,8 @@ FIGURES = [
     ],
     # What a model must recall
     (
-        f"{percent(decades[2] / len(recalls))} of the recalls are 100 to 999 characters long, and "
-        f"{percent(decades[3] / len(recalls))} are 1,000 to 9,999"
+        f"{percent(decades[2] / len(recalls))} of the recalls have a distance of 100 to 999, and "
+        f"{percent(decades[3] / len(recalls))} one of 1,000 to 9,999"
     ),
     f"density that falls as d^−{recall_exponent:.2f}",
     # Two curves
@@ -103,5 +103,5 @@ FIGURES = [
 GIVEN = {
     "30-bit number": "the name spells two times three syllables of 32",
     "1 to 256 sections": "the limit in the grammar",
-    "0.9 million parameters after 175 steps": "the run of the example",
+    "0.9 million parameters was trained for 175 steps": "the run of the example",
 }

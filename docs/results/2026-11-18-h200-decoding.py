@@ -126,7 +126,7 @@ GIVEN = {
     "by 200 tokens": "the arguments of the benchmark",
     "same prompts of 16 tokens": "the arguments of the benchmark",
     "with prompts of 768 tokens": "the arguments of the benchmark",
-    "the GPU, 4.8 TB/s": "the data sheet of the H200",
+    "bandwidth of 4.8 TB/s": "the data sheet of the H200",
     "For prompts of 16 tokens, 32 rows exceed the goal of 80,000": "set before the measurement",
     "For prompts of 768 tokens, the goal of 50,000": "set before the measurement",
     "32 such prompts are 24,576 tokens": "32 times 768",
