@@ -287,10 +287,11 @@ FIGURES = [
     f"within {percent(TOLERANCE)} of the request",
     f"is nearest to {RATIO} times the number of layers",
     shape_rows(),
-    f"Trained with {TOKENS_PER_PARAMETER} tokens",
+    f"With {TOKENS_PER_PARAMETER} tokens",
     (
-        f"takes {billion_costs.num_tokens / 1e9:.1f} billion tokens, {billion_costs.flops / 1e18:.0f} EFLOP, "
-        f"and on one H100 {billion_costs.seconds / 86_400:.1f} days and "
+        f"takes {billion_costs.num_tokens / 1e9:.1f} billion tokens and "
+        f"{billion_costs.flops / 1e18:.0f} EFLOP. On one H100 this is predicted to take "
+        f"{billion_costs.seconds / 86_400:.1f} days and "
         f"{billion_costs.kilowatt_hours:.0f} kWh"
     ),
     # Which parts are bound by memory, and which by arithmetic?

@@ -225,7 +225,7 @@ FIGURES = [
     f"The run took {seconds([base]):.1f} s ({base['predicted']['seconds']:.1f} s were",
     f"the goal), or {steady_seconds(base):.1f} s without",
     (
-        f"another card, ended at {before['validation_loss']:.4f}, which is "
+        f"another card. It ended at {before['validation_loss']:.4f}, which is "
         f"{final(base) - before['validation_loss']:.4f} lower"
     ),
     # The search for a speedrun
