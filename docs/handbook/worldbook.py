@@ -70,7 +70,7 @@ FIGURES = [
     ],
     # What a model must recall
     (
-        f"{percent(decades[2] / len(recalls))} of the recalls have a distance of 100 to 999, and "
+        f"Of the recalls, {percent(decades[2] / len(recalls))} have a distance of 100 to 999, and "
         f"{percent(decades[3] / len(recalls))} one of 1,000 to 9,999"
     ),
     f"density that falls as d^−{recall_exponent:.2f}",

@@ -364,7 +364,7 @@ FIGURES = [
     f"{num_isotoken} runs compare sizes at equal tokens",
     f"{num_rates} runs served to choose",
     f"the entropy E is {floor:.5f} bits per byte",
-    f"There are {num_seeds.total()} settings of width and tokens. {num_seeds[5]} of them have five seeds",
+    f"There are {num_seeds.total()} settings of width and tokens, of which {num_seeds[5]} have five seeds",
     f"{num_seeds[1]} settings have one seed",
     list(point_rows()),
     f"at least {above_bound:.1f} times the bound",
