@@ -305,6 +305,18 @@ def in_deviations(width: int) -> float:
     return apart(width) / pooled_deviation(of_width[width], of_width[LARGEST])
 
 
+CHI_SQUARED = 1.2373, 14.4494
+"""The quantiles 0.025 and 0.975 of the chi-squared distribution with 6 degrees of freedom."""
+runs_of_128 = len(of_width[128]) + len(of_width[LARGEST])
+assert runs_of_128 - 2 == 6
+
+
+def deviations_interval() -> str:
+    """Return the 95 % interval of `in_deviations(128)`; only the pooled deviation is uncertain."""
+    low, high = (in_deviations(128) * (quantile / 6) ** 0.5 for quantile in CHI_SQUARED)
+    return f"{low:.0f} to {high:.0f}"
+
+
 def paired(width: int) -> Difference:
     found = compare_means(of_width[width], of_width[LARGEST])
     assert found is not None
@@ -389,6 +401,8 @@ FIGURES = [
     list(apart_rows()),
     f"{in_deviations(64):.1f} pooled deviations",
     f"by {in_deviations(128):.1f}",
+    f"comes from {runs_of_128} runs",
+    f"this figure is wide: {deviations_interval()}",
     f"the largest p is {highest_p:.3f}",
     f"{len(at_other_rate)} earlier runs",
     f"width {repeat['width']}, {repeat['tokens'] / MILLION:.1f} million tokens",
@@ -408,6 +422,7 @@ GIVEN = {
     "rate of 4e-3": "the record of the runs",
     "same rate of 2e-3": "the record of the runs",
     "its 95 % t interval": "the usual level",
+    "95 % interval of this figure": "the usual level",
     "width 64 varies": "the recipe",
     "Width 128 differs": "the recipe",
     "8e-3": "the table of rates",
