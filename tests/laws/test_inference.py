@@ -129,6 +129,13 @@ def test_the_interval_of_a_mean_is_that_of_student() -> None:
     assert found.interval[1] - found.value == pytest.approx(2.5706 * error, rel=0.05)
 
 
+def test_the_interval_of_a_value_that_is_hardly_determined_is_finite() -> None:
+    points = Points(points=[Point(parameters=1, tokens=1, seed=seed, loss=1.0 + seed) for seed in range(2)])
+    found = estimate(points, lambda losses: {"A": 10.0 ** (100 * losses[0])}, logs=frozenset({"A"}))["A"]
+    assert found.interval is not None
+    assert 0 <= found.interval[0] < found.value < found.interval[1] < math.inf
+
+
 @pytest.mark.parametrize(
     ("num_fits", "num_resamples", "least"),
     [(20, 25, 16), pytest.param(100, 100, 88, marks=pytest.mark.slow)],

@@ -105,3 +105,35 @@ def test_the_envelope_needs_three_levels() -> None:
         fit_envelope(parabolas)
     flat = [dataclasses.replace(parabolas[0], flops=1e15 * 4**n, lowest=5.0 + 2.0**-n) for n in range(4)]
     assert fit_envelope(flat).limit == pytest.approx(5.0, rel=1e-4)
+
+
+@pytest.mark.parametrize("slope", [0.01, 0.1, 1.0])
+def test_losses_on_a_line_have_no_minimum(slope: float) -> None:
+    """The curvature of the fit is a rounding error of either sign."""
+    for scale in (1.0, 1.1, 1.3, 1.7):
+        sizes = scale * np.geomspace(1e5, 3e6, 5)
+        points = [
+            Point(parameters=float(n), tokens=1e15 / float(n), loss=float(20 - slope * np.log(n)))
+            for n in sizes
+        ]
+        with pytest.raises(UsageError) as raised:
+            fit_parabola(Points(points=points))
+        assert raised.value.key == "loss"
+
+
+def test_an_envelope_of_losses_below_zero_is_rejected() -> None:
+    """The minima are extrapolated far beyond the sizes."""
+    points = [
+        Point(parameters=n, tokens=flops / 6 / n, loss=3 - k + 0.05 * k**2)
+        for flops in (1e12, 1e13, 1e14)
+        for k, n in enumerate((1e4, 2e4, 4e4))
+    ]
+    parabolas = fit_parabolas(Points(points=points))
+    with pytest.raises(UsageError) as raised:
+        fit_envelope(parabolas)
+    assert raised.value.key == "loss"
+
+
+def test_the_best_size_of_a_flat_law_can_be_infinite() -> None:
+    flat = dataclasses.replace(TRUE, size_scale=1e6, size_exponent=0.005, data_scale=1.0, data_exponent=0.005)
+    assert flat.best_size(1e18) == np.inf

@@ -24,6 +24,8 @@ from bytewright.laws.points import Points
 from bytewright.laws.power import Vector
 
 NUM_RESAMPLES = 100
+LARGEST_SPREAD = 300.0
+"""The largest half width of an interval on a log scale; a wider one can overflow a float."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,8 @@ class SeedResampler:
                 continue
             if name in logs and min(value, drawn.min()) > 0:
                 error = float(np.log(drawn).std(ddof=1)) * correction
-                interval = (value * math.exp(-t * error), value * math.exp(t * error))
+                spread = min(t * error, LARGEST_SPREAD)
+                interval = (value * math.exp(-spread), value * math.exp(spread))
                 estimates[name] = Estimate(value, value * error, interval)
             else:
                 error = float(drawn.std(ddof=1)) * correction

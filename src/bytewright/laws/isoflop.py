@@ -23,6 +23,8 @@ LEVEL_GAP = 1.25
 """Points belong to different levels if their compute differs by more than this factor."""
 MIN_SIZES = 3
 """A parabola needs three different N."""
+FURTHEST_MINIMUM = 100.0
+"""If ln N of the minimum is further from that of the points, the curvature is a rounding error."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,10 +73,11 @@ def fit_parabola(points: Points, losses: Vector | None = None) -> Parabola:
         raise UsageError(message, key="parameters", expected=MIN_SIZES)
     curvature, slope, value = np.polyfit(logs - centre, points.losses if losses is None else losses, 2)
     flops = float(np.exp(np.log(points.compute).mean()))
-    if curvature <= 0:
-        message = f"the losses at {flops:.3g} FLOPs have no minimum: the parabola opens downwards"
+    shift = -slope / (2 * curvature) if curvature else math.inf
+    if curvature <= 0 or abs(shift) > FURTHEST_MINIMUM:
+        problem = "opens downwards" if curvature < 0 else "is a line"
+        message = f"the losses at {flops:.3g} FLOPs have no minimum: the parabola {problem}"
         raise UsageError(message, key="loss", found=float(curvature))
-    shift = -slope / (2 * curvature)
     # ln D is a line in ln N at one level, exactly so if the compute is 6 N D
     tokens = np.polyval(np.polyfit(logs - centre, np.log(points.tokens), 1), shift)
     return Parabola(
@@ -111,4 +114,7 @@ def fit_envelope(parabolas: Sequence[Parabola], *, start: PowerFit | None = None
         raise UsageError(message, key="flops", expected=3, found=len(parabolas))
     flops = np.array([each.flops for each in parabolas])
     lowest = np.array([each.lowest for each in parabolas])
+    if lowest.min() <= 0:
+        message = f"the lowest losses of the levels must be above 0, but one is {lowest.min():.3g}"
+        raise UsageError(message, key="loss", found=float(lowest.min()))
     return fit_power_laws((flops,), lowest, start=start)

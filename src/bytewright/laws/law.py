@@ -40,13 +40,16 @@ class Law:
     def best_size(self, flops: float) -> float:
         """Return the N with the lowest loss for C = 6 N D: the derivative along this curve is 0.
 
-        It is infinite if the loss does not depend on D.
+        It is infinite if the loss does not depend on D, or if a float cannot hold it.
         """
         if self.data_scale == 0:
             return math.inf
         a, b = self.size_exponent, self.data_exponent
         ratio = a * self.size_scale / (b * self.data_scale)
-        return float((ratio * (flops / FLOPS_PER_PARAMETER_AND_TOKEN) ** b) ** (1 / (a + b)))
+        try:
+            return float((ratio * (flops / FLOPS_PER_PARAMETER_AND_TOKEN) ** b) ** (1 / (a + b)))
+        except OverflowError:
+            return math.inf
 
     @property
     def best_size_exponent(self) -> float:
