@@ -289,6 +289,12 @@ def test_a_spent_budget_that_was_raised_does_not_complete_a_run() -> None:
     assert (longer.state, longer.ending) == ("stopped", Ending.STEPS)
 
 
+def test_weights_that_are_not_finite_are_the_reason_also_after_refused_steps() -> None:
+    ended = {"step": 20, "event": "ended", "ending": "diverged", "limit": 0}
+    status = find_status(SETTINGS, [REFUSED | {"step": 3}, ended])
+    assert status == RunStatus("diverged", Ending.DIVERGED, 20, "the weights were not finite after step 20")
+
+
 def test_the_sentences_of_earlier_versions_are_read_as_typed_events(tmp_path: Path) -> None:
     sentences = {
         "refused: the gradient is not finite": "refused_step",

@@ -205,12 +205,12 @@ def _status_from_log(settings: Mapping[str, Any], log: _Log, num_steps: int | No
     # A run that ends with weights that are not finite records how many steps it had refused in a row by then.
     # There are none if the update of its last step made the weights infinite or NaN.
     limit = ended.get("limit") if ending is Ending.DIVERGED else None
+    if limit == 0:
+        return RunStatus("diverged", Ending.DIVERGED, step, f"the weights were not finite after step {step}")
     max_refused = limit if isinstance(limit, int) else settings.get("max_refused", 10)
     if refused and refused[-1] > _last_step(lines) and len(refused) >= max_refused:
         detail = f"the loss or gradient was not finite from step {refused[0]} on"
         return RunStatus("diverged", Ending.DIVERGED, step, detail)
-    if limit == 0:
-        return RunStatus("diverged", Ending.DIVERGED, step, f"the weights were not finite after step {step}")
     by_budget = _find_spent_limit(settings, log, num_steps)
     if divergence := find_divergence(settings, lines):
         return RunStatus("diverged", by_budget or ending or Ending.KILLED, step, divergence)
