@@ -14,6 +14,7 @@ from bytewright.corpus.storybook import Storybook, read_stories
 from bytewright.data.tokenfile import TokenFile
 from bytewright.errors import BytewrightError, UsageError
 from bytewright.experiments.corpora import (
+    COPY_BYTES,
     CorpusConfig,
     corpus_name,
     prepare_corpus,
@@ -29,6 +30,7 @@ from bytewright.tokenizer import Tokenizer
 from bytewright.train.config import DataConfig
 from conftest import RunCommand
 from example_records import make_record
+from rejection import rejects
 from runs import make_config
 
 STORIES = CorpusConfig(storybook=60_000, validation_size=20_000, vocab_size=300)
@@ -107,6 +109,18 @@ def test_the_end_of_a_text_is_held_out_at_a_line_end(tmp_path: Path, stories: Pa
     assert train.endswith(b"\n")
     assert 0 < len(validation) <= len(train) // 49
     assert atomic.read_document(folder / "corpus.json") == {"text": stories.name}
+
+
+def test_a_text_that_is_shortened_while_it_is_copied_is_rejected(tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_bytes(b"a line of text\n" * (2 * COPY_BYTES // 15))
+
+    def shorten(phase: str, done: int, total: int, unit: str) -> None:
+        if phase == "split the text":
+            os.truncate(text, 1000)
+
+    with rejects(UsageError, path=text):
+        prepare_corpus(CorpusConfig(text=text, vocab_size=300), tmp_path / "data", shorten)
 
 
 def test_a_text_with_validation_text_is_not_copied(tmp_path: Path, stories: Path) -> None:

@@ -6,8 +6,10 @@ import shutil
 import signal
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from bytewright.data.tokenfile import TokenFileWriter
 from bytewright.errors import UsageError
 from bytewright.experiments.corpora import token_digests
 from bytewright.experiments.execute import SweepStopped, copy_record
@@ -21,7 +23,7 @@ from bytewright.train.config import TrainConfig
 from bytewright.train.run import Run
 from bytewright.train.run_files import OUTCOME, is_locked
 from rejection import rejects
-from runs import SWEEP, make_ids, write_sweep, write_tokens
+from runs import SWEEP, VOCAB_SIZE, make_ids, write_sweep, write_tokens
 from sweeps import SweepRunner, interrupting
 
 RUN = "lr-0.01"
@@ -155,6 +157,24 @@ def test_a_run_on_changed_data_is_not_reused_and_is_rejected(place: Path) -> Non
         make_plan(runner.sweep, runner.folder)
     error = refused.value
     assert (error.path, error.expected, error.found) == (runner.folder / RUN, now, recorded["train"])
+
+
+def test_a_run_on_tokens_with_another_mask_is_not_reused_and_is_rejected(place: Path) -> None:
+    def write_mask(first: int) -> None:
+        ids = make_ids(2000)
+        with TokenFileWriter(
+            place / "train.npy", tokenizer_fingerprint="a" * 64, vocabulary_size=VOCAB_SIZE, masked=True
+        ) as writer:
+            writer.append(ids, mask=np.arange(len(ids)) >= first)
+
+    write_mask(0)
+    runner = SweepRunner(place, name="runs/first")
+    runner.run()
+    assert identical_to(runner) == runner.folder / RUN
+    write_mask(1000)
+    assert identical_to(runner) is None
+    with rejects(UsageError, path=runner.folder / RUN):
+        make_plan(runner.sweep, runner.folder)
 
 
 def test_data_are_compared_by_content(place: Path) -> None:

@@ -90,6 +90,10 @@ class Manifest:
         """Return the fields that are not None."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
+    def digests(self, name: str) -> dict[str, str]:
+        """Return the SHA-256 of the ids under `name`, and of the mask, if any, under `name` + "_mask"."""
+        return {name: self.sha256} | ({} if self.mask_sha256 is None else {f"{name}_mask": self.mask_sha256})
+
     @classmethod
     def parse(cls, json: Json) -> Manifest:
         """Return the checked description of an array in a manifest."""

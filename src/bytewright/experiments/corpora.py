@@ -4,7 +4,7 @@ A `CorpusConfig` describes a generated book or a text file. `prepare_corpus` cre
 one folder and reuses the others. Folder names contain a hash of the inputs of the text (the grammar of the
 book, or the contents of the file). So stale files are never reused. Files are written atomically, so an
 interrupted preparation can be continued. `corpus.json` records the entropy of generated validation text,
-which is the floor of the loss. `token_digests` identifies data by the hash of their tokens.
+which is the floor of the loss. `token_digests` identifies data by the hashes of their tokens and masks.
 """
 
 from __future__ import annotations
@@ -138,17 +138,18 @@ def _test_file(config: CorpusConfig, folder: Path) -> Path:
 
 
 def token_digests(data: DataConfig) -> dict[str, str]:
-    """Return the SHA-256 of each token file, as checkpoints record it; empty if a file cannot be opened.
+    """Return the SHA-256 of tokens and masks, as checkpoints record them; empty if a file cannot be opened.
 
     The digests are read from the manifests. Training verifies them against the tokens.
     """
-    files = {"train": data.train, "validation": data.validation}
+    digests: dict[str, str] = {}
     try:
-        return {
-            name: TokenFile.open(path).manifest.sha256 for name, path in files.items() if path is not None
-        }
+        for name, path in (("train", data.train), ("validation", data.validation)):
+            if path is not None:
+                digests |= TokenFile.open(path).manifest.digests(name)
     except BytewrightError:
         return {}
+    return digests
 
 
 def no_progress(phase: str, done: int, total: int, unit: str) -> None:
@@ -261,7 +262,9 @@ def _hold_out(source: Path, train: Path, validation: Path, progress: PhaseProgre
             stream.seek(start)
             with atomic.write_stream(target) as out:
                 while stream.tell() < end:
-                    out.write(stream.read(min(COPY_BYTES, end - stream.tell())))
+                    if not (part := stream.read(min(COPY_BYTES, end - stream.tell()))):
+                        raise UsageError.at(source, "was shortened while it was copied; try again")
+                    out.write(part)
                     progress("split the text", stream.tell(), size, "bytes")
     return {"text": source.name}
 

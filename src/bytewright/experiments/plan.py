@@ -261,12 +261,14 @@ def check_same_corpus(corpus: corpora.CorpusConfig, found: Path, run: Path) -> N
 
 
 def check_same_tokens(data: DataConfig, run: Path) -> None:
-    """Raise `UsageError` if a token file differs from the one that the finished run at `run` recorded."""
+    """Raise `UsageError` if tokens or a mask differ from those that the finished run at `run` recorded."""
     recorded = Run(run).outcome.get("data")
     before = recorded if isinstance(recorded, dict) else {}
     for name, digest in corpora.token_digests(data).items():
         if before.get(name, digest) != digest:
-            raise _mismatch(run, f"SHA-256 of {getattr(data, name)}", before[name], digest)
+            of_mask = "the mask of " if name.endswith("_mask") else ""
+            file = getattr(data, name.removesuffix("_mask"))
+            raise _mismatch(run, f"SHA-256 of {of_mask}{file}", before[name], digest)
 
 
 def check_same_sampling(plan: SamplingPlan, outcome: dict[str, Any], run: Path) -> None:
@@ -378,4 +380,4 @@ def in_more_parts(config: TrainConfig) -> TrainConfig | None:
     for parts in range(2 * config.accumulate, size + 1):
         if size % parts == 0:
             return dataclasses.replace(config, accumulate=parts)
-    return dataclasses.replace(config, accumulate=size) if config.accumulate < size else None
+    return None

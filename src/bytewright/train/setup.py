@@ -64,12 +64,12 @@ class Inputs:
 def open_inputs(config: TrainConfig) -> Inputs:
     """Open the files that `config.data` names and check them against each other and the model."""
     train = open_tokens(config.data.train, config.model)
-    identity = _identify(train, "train")
+    identity = train.manifest.digests("train")
     validation = None
     if config.data.validation is not None:
         validation = open_tokens(config.data.validation, config.model)
         validation.require_tokenizer(train.manifest.tokenizer_fingerprint)
-        identity |= _identify(validation, "validation")
+        identity |= validation.manifest.digests("validation")
     vocabulary = None
     if config.data.tokenizer is not None:
         from bytewright.tokenizer.formats import read_vocabulary_of  # a run of bare ids does not need it
@@ -92,12 +92,6 @@ def open_inputs(config: TrainConfig) -> Inputs:
         fingerprint=train.manifest.tokenizer_fingerprint,
         identity=identity,
     )
-
-
-def _identify(file: TokenFile, name: str) -> dict[str, str]:
-    """Return the SHA-256 of the ids, and of the mask if there is one."""
-    mask = file.manifest.mask_sha256
-    return {name: file.manifest.sha256} | ({} if mask is None else {f"{name}_mask": mask})
 
 
 def _find_validation_starts(
