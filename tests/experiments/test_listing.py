@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from bytewright.errors import FormatError, UsageError
-from bytewright.experiments.listing import list_runs
+from bytewright.experiments.listing import filter_rows, list_runs
 from bytewright.experiments.records import read_run
 from bytewright.storage import atomic
 from bytewright.studio.folder import StudioFolder
@@ -99,6 +99,12 @@ def test_numbers_cannot_be_ordered_against_text(tmp_path: Path, run: RunCommand)
             assert f"compares numbers with '{word}'" in outcome.err
     assert "stopped" in run("runs", tmp_path, "--where", "lr!=abc").out
     assert "stopped" in run("runs", tmp_path, "--where", "started>2020").out
+
+
+def test_a_setting_that_is_a_list_is_compared_as_text() -> None:
+    rows = [{"run": "a", "sizes": [1, 2]}, {"run": "b", "sizes": None}, {"run": "c", "sizes": True}]
+    for condition, name in (("sizes=[1, 2]", "a"), ("sizes=none", "b"), ("sizes=true", "c")):
+        assert [row["run"] for row in filter_rows(rows, [condition])] == [name]
 
 
 def test_the_commands_list_and_report_real_runs(tmp_path: Path, run: RunCommand) -> None:

@@ -97,6 +97,7 @@ def test_an_axis_is_expanded(value: object, expected: list[object]) -> None:
         {"from": 1, "to": 2, "factor": 1},
         {"from": 1, "to": 2, "count": 1},
         {"from": 1, "to": 9, "factor": 3, "log": True},
+        {"from": 1, "to": 9, "count": 3, "log": "false"},
     ],
 )
 def test_an_invalid_axis_is_rejected(value: object) -> None:

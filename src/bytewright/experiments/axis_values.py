@@ -70,6 +70,9 @@ def _expand_range(fields: Mapping[str, Any], key: str) -> list[float]:
         if type(fields[name]) not in (int, float) or not -LARGEST <= fields[name] <= LARGEST:
             message = f"{name!r} in the range of {key} must be a number, but is {fields[name]!r}"
             raise UsageError(message, key=key, expected="a number", found=fields[name])
+    if type(fields.get("log", False)) is not bool:
+        message = f"'log' in the range of {key} must be true or false, but is {fields['log']!r}"
+        raise UsageError(message, key=key, expected="true or false", found=fields["log"])
     ways = [name for name in ("step", "factor", "count") if name in fields]
     if "to" not in fields or len(ways) != 1:
         message = f"the range of {key} needs 'from', 'to' and one of 'step', 'factor' and 'count'"

@@ -158,8 +158,7 @@ def _meets(value: object, sign: str, text: str) -> bool:
     if _is_number(value):
         return COMPARE[sign](float(value), float(text)) if _is_number_text(text) else sign == "!="
     if sign in ("=", "!="):
-        words = {None: "none", True: "true", False: "false"}.get(value, str(value))  # type: ignore[call-overload]
-        return COMPARE[sign](words.lower(), text.strip().lower())
+        return COMPARE[sign](str(value).lower(), text.strip().lower())
     return value is not None and COMPARE[sign](str(value), text)
 
 
