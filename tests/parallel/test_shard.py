@@ -10,6 +10,7 @@ import hypothesis
 import hypothesis.strategies as st
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from bytewright.account.ranks import Ranks, sent_bytes
@@ -26,6 +27,7 @@ from bytewright.train.config import OptimizerConfig
 from bytewright.train.session.engine import ShardedStep
 from bytewright.train.step import TrainStep
 from forked_ranks import run_ranks
+from rejection import rejects
 
 ODD = ModelConfig(vocab_size=5, context_length=8, d_model=18, num_layers=2, num_heads=1)
 """On four ranks the vocabulary leaves one rank without a row, and no other size is a multiple of four."""
@@ -211,6 +213,17 @@ def test_rows_are_cut_as_torch_cuts_them(num_rows: int, num_ranks: int) -> None:
     chunks = [chunk.tolist() for chunk in rows.chunk(num_ranks)]
     chunks += [[]] * (num_ranks - len(chunks))
     assert [rows[find_rows(num_rows, num_ranks, rank)].tolist() for rank in range(num_ranks)] == chunks
+
+
+def test_a_process_group_of_the_caller_is_neither_used_nor_closed() -> None:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        with RankGroup() as ranks, rejects(UsageError, key="torch.distributed"):
+            ranks.open_data_group(torch.device("cpu"))
+        assert dist.is_initialized()
+    finally:
+        if dist.is_initialized():
+            dist.destroy_process_group()
 
 
 def test_owners_share_the_matrices_evenly() -> None:

@@ -93,9 +93,7 @@ class RankGroup:
         return self.rank == 0
 
     def _join(self) -> None:
-        if dist.is_initialized():
-            message = "torch.distributed is initialised already; let Bytewright initialise it"
-            raise UsageError(message, key="torch.distributed")
+        _check_not_initialised()
         try:
             limit = timedelta(seconds=OPENING_SECONDS)
             store, _, _ = next(rendezvous("env://", timeout=limit))
@@ -145,6 +143,7 @@ class RankGroup:
     def open_data_group(self, device: torch.device) -> Any:
         """Return the data group; if this is the only rank, open a group of one, which FSDP2 requires."""
         if self.data_group is None:
+            _check_not_initialised()
             self._store = torch._C._distributed_c10d.HashStore()
             self.backend = "nccl" if device.type == "cuda" and dist.is_nccl_available() else "gloo"
             dist.init_process_group(self.backend, store=self._store, rank=0, world_size=1)
@@ -319,6 +318,12 @@ class RankGroup:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close(error)
+
+
+def _check_not_initialised() -> None:
+    if dist.is_initialized():  # `close` would destroy the group of the caller
+        message = "torch.distributed is initialised already; let Bytewright initialise it"
+        raise UsageError(message, key="torch.distributed")
 
 
 def _read_variables(environment: Mapping[str, str]) -> tuple[int, int, int, int]:
