@@ -174,6 +174,15 @@ def test_more_tokens_than_the_context_are_rejected() -> None:
         model(torch.zeros(17, dtype=torch.long))
 
 
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_a_batch_without_sequences_has_no_logits_and_no_gradient(implementation: str) -> None:
+    model = TransformerLM(small_config("default", implementation=implementation))
+    logits = model(torch.zeros(0, 3, dtype=torch.long))
+    assert logits.shape == (0, 3, model.config.vocab_size)
+    logits.sum().backward()
+    assert all(not weight.grad.any() for weight in model.parameters() if weight.grad is not None)
+
+
 def test_token_ids_can_have_any_integer_type() -> None:
     model = TransformerLM(small_config("default"))
     ids = torch.randint(0, SMALL.vocab_size, (2, 5))
