@@ -43,7 +43,7 @@ from bytewright.model.costs import WIDE, DeviceKind, StepShape
 from bytewright.optim.build import DefaultSettings, OptimizerSettings, build_optimizer
 from bytewright.optim.clip import clip_gradients
 from bytewright.optim.fused import FusedOptimizer, fused_updates
-from bytewright.optim.reference import CombinedOptimizer, Optimizer
+from bytewright.optim.reference import Optimizer, parts_of
 from bytewright.registry import optimizers
 
 Shape = tuple[int, ...]
@@ -210,7 +210,7 @@ def _examine(
     built = build_optimizer(model, dataclasses.replace(settings, implementation="reference"))
     is_fused = bool(fused_updates(fused))
     groups: list[RuleGroup] = []
-    for rule in built.optimizers if isinstance(built, CombinedOptimizer) else [built]:
+    for rule in parts_of(built):
         if not isinstance(rule, Optimizer) or not _states_costs(type(rule)):
             return None, is_fused
         shapes: dict[Shape, int] = {}

@@ -90,18 +90,14 @@ class CudaGraphFunction:
     def __call__(self, *arguments: Tensor) -> tuple[Tensor, ...]:
         """Return the results of `function` in tensors that later calls do not overwrite."""
         shapes = [tensor.shape for tensor in arguments]
-        same_shapes = shapes == self._shapes
-        if self._graph is None and same_shapes:
-            self._capture(arguments)
-        if self._graph is None or not same_shapes:
+        if shapes != self._shapes:
             if self._graph is None:
                 self._shapes = shapes
             return self.function(*(tensor.contiguous() for tensor in arguments))
+        if self._graph is None:
+            self._arguments = [tensor.clone(memory_format=torch.contiguous_format) for tensor in arguments]
+            self._graph, self._results = capture(lambda: self.function(*self._arguments))
         for buffer, argument in zip(self._arguments, arguments, strict=True):
             buffer.copy_(argument)
         self._graph.replay()
         return tuple(result.clone() for result in self._results)
-
-    def _capture(self, arguments: Sequence[Tensor]) -> None:
-        self._arguments = [tensor.clone(memory_format=torch.contiguous_format) for tensor in arguments]
-        self._graph, self._results = capture(lambda: self.function(*self._arguments))

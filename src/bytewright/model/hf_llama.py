@@ -11,7 +11,6 @@ A folder is untrusted input: invalid contents raise `FormatError`. The tokenizer
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,13 @@ from bytewright.model.config import ModelConfig
 from bytewright.model.exports import check_export, llama_names, llama_settings
 from bytewright.model.fused import halves_from_pairs, pairs_from_halves
 from bytewright.model.layers import EPSILON
-from bytewright.model.transformer import TransformerLM, weight_shapes, weights_with_scale
+from bytewright.model.transformer import (
+    MAX_CONTEXT,
+    TransformerLM,
+    too_few_for_layers,
+    weight_shapes,
+    weights_with_scale,
+)
 from bytewright.storage import atomic
 from bytewright.storage.json_reader import Json
 from bytewright.storage.manifest import is_plain_name
@@ -33,9 +38,6 @@ WEIGHTS = "model.safetensors"
 """The weights of a small model; a large one has several files and an index."""
 
 MAX_INDEX_BYTES = 16 * 2**20
-
-MAX_CONTEXT = 2**20
-"""The longest context that is accepted from a file: the model allocates RoPE tables of this length."""
 
 
 def write_llama(
@@ -137,14 +139,6 @@ def _read_tensors(file: Path) -> dict[str, Tensor]:
     except KeyError as error:
         message = f"{file}: holds weights of type {error}, which torch does not have"
         raise FormatError(message, path=file, found=error.args[0]) from None
-
-
-def too_few_for_layers(weights: Mapping[str, Tensor], config: ModelConfig) -> bool:
-    """Return whether there are too few weights for the layers of a config, without building these.
-
-    A block has at least six weights: four projections of attention and two of the feed-forward layer.
-    """
-    return len(weights) < 6 * config.num_layers
 
 
 def llama_config(config: ModelConfig, end_of_text: int | None = None) -> dict[str, Any]:

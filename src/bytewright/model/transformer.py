@@ -40,6 +40,9 @@ from bytewright.model.parts import class_for, make_attention, make_ffn, make_nor
 
 Shape = tuple[int, ...]
 
+MAX_CONTEXT = 2**20
+"""The longest context that is accepted from a file: the model allocates RoPE tables of this length."""
+
 
 class TransformerBlock(Layer):
     """Attention, then the feed-forward layer, each added to the residual stream.
@@ -172,3 +175,11 @@ def weight_shapes(config: ModelConfig) -> Mapping[str, Shape]:
         for layer in layers:
             shapes[name.replace("layers.0.", f"layers.{layer}.", 1)] = tuple(weight.shape)
     return MappingProxyType(shapes)
+
+
+def too_few_for_layers(weights: Mapping[str, Tensor], config: ModelConfig) -> bool:
+    """Return whether there are too few weights for the layers of a config, without building these.
+
+    A block has at least six weights: four projections of attention and two of the feed-forward layer.
+    """
+    return len(weights) < 6 * config.num_layers

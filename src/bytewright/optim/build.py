@@ -30,7 +30,7 @@ from torch.nn import Module, Parameter
 
 from bytewright.errors import BytewrightError, UsageError, first_line, is_out_of_memory, shorten
 from bytewright.optim.fused import FusedAdamW, FusedMuon, FusedSGD
-from bytewright.optim.reference import SGD, AdamW, CombinedOptimizer, Group, Muon
+from bytewright.optim.reference import SGD, AdamW, CombinedOptimizer, Group, Muon, parts_of
 from bytewright.registry import is_built_in, optimizers
 from bytewright.storage.config_reader import read_options
 
@@ -269,5 +269,4 @@ def build_muon(model: Module, config: OptimizerSettings) -> torch.optim.Optimize
 
 def has_built_in_rule(optimizer: torch.optim.Optimizer) -> bool:
     """Return whether an optimizer and all optimizers that it combines are built-in classes."""
-    parts = optimizer.optimizers if isinstance(optimizer, CombinedOptimizer) else [optimizer]
-    return all(is_built_in(type(part)) for part in parts)
+    return all(is_built_in(type(part)) for part in parts_of(optimizer))

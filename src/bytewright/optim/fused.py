@@ -26,12 +26,12 @@ from bytewright.optim.reference import (
     SGD,
     AdamW,
     Closure,
-    CombinedOptimizer,
     Group,
     Muon,
     Optimizer,
     evaluate,
     orthogonalise,
+    parts_of,
 )
 
 OnGroup = Float[Tensor, "*group"]
@@ -61,6 +61,12 @@ class FlatGroup:
     weight_views: list[Tensor]
     gradient_views: list[Tensor]
     lr: Float[Tensor, ""]
+
+    def store(self, weights: OnGroup, state: Mapping[str, OnGroup], accept: Bool[Tensor, ""]) -> None:
+        """Replace weights and state if `accept` is true."""
+        self.weights.copy_(torch.where(accept, weights, self.weights))
+        for name, value in state.items():
+            self.state[name].copy_(torch.where(accept, value, self.state[name]))
 
 
 @dataclass
@@ -103,14 +109,20 @@ class FusedUpdate:
         for flat in self.flat_groups:
             flat.lr.fill_(flat.group["lr"])
 
-    def apply(self, factor: Float[Tensor, ""], accept: Bool[Tensor, ""]) -> None:
-        """Update every flat group with its gradients times `factor` if `accept` is true; can be compiled."""
+    def apply(
+        self,
+        factor: Float[Tensor, ""],
+        accept: Bool[Tensor, ""],
+        gradients: Sequence[Tensor] | None = None,
+    ) -> None:
+        """Update every flat group with its gradients times `factor` if `accept` is true; can be compiled.
+
+        `gradients` replaces those that the flat groups hold.
+        """
         t = self.t + accept
-        for flat in self.flat_groups:
-            weights, state = self.rule(flat, flat.gradients * factor, t)
-            flat.weights.copy_(torch.where(accept, weights, flat.weights))
-            for name, value in state.items():
-                flat.state[name].copy_(torch.where(accept, value, flat.state[name]))
+        own = [flat.gradients for flat in self.flat_groups] if gradients is None else gradients
+        for flat, gradient in zip(self.flat_groups, own, strict=True):
+            flat.store(*self.rule(flat, gradient * factor, t), accept)
         self.t.copy_(t)
 
 
@@ -385,7 +397,7 @@ def apply_clipped(
 
 def fused_updates(optimizer: torch.optim.Optimizer) -> list[FusedUpdate]:
     """Return the updates of a fused optimizer, or an empty list if not all of its parts are fused."""
-    parts = optimizer.optimizers if isinstance(optimizer, CombinedOptimizer) else [optimizer]
+    parts = parts_of(optimizer)
     if not all(isinstance(part, FusedOptimizer) for part in parts):
         return []
     return [update for part in parts if isinstance(part, FusedOptimizer) for update in part.updates]
@@ -393,8 +405,10 @@ def fused_updates(optimizer: torch.optim.Optimizer) -> list[FusedUpdate]:
 
 def has_step_hooks(optimizer: torch.optim.Optimizer) -> bool:
     """Return whether hooks are registered for the steps of an optimizer or of one of its parts."""
-    parts = [*optimizer.optimizers, optimizer] if isinstance(optimizer, CombinedOptimizer) else [optimizer]
-    return any(part._optimizer_step_pre_hooks or part._optimizer_step_post_hooks for part in parts)
+    return any(
+        part._optimizer_step_pre_hooks or part._optimizer_step_post_hooks
+        for part in (*parts_of(optimizer), optimizer)
+    )
 
 
 def _num_weights(shapes: Mapping[Shape, int]) -> int:

@@ -403,6 +403,11 @@ class CombinedOptimizer(torch.optim.Optimizer):
             load_state(optimizer, one)
 
 
+def parts_of(optimizer: torch.optim.Optimizer) -> list[torch.optim.Optimizer]:
+    """Return the optimizers that an optimizer combines, or itself alone."""
+    return optimizer.optimizers if isinstance(optimizer, CombinedOptimizer) else [optimizer]
+
+
 def step_if(optimizer: torch.optim.Optimizer, accept: Bool[Tensor, ""] | None) -> None:
     """Step any optimizer unless `accept` is false; only other optimizers than ours wait for the device."""
     if isinstance(optimizer, Optimizer | CombinedOptimizer):

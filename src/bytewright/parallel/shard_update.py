@@ -22,7 +22,7 @@ from torch.nn import Parameter
 from bytewright.errors import UsageError
 from bytewright.optim.clip import clip_factor
 from bytewright.optim.fused import FlatGroup, FusedAdamW, FusedMuon, FusedOptimizer, FusedSGD, FusedUpdate
-from bytewright.optim.reference import CombinedOptimizer, Group, orthogonalise
+from bytewright.optim.reference import CombinedOptimizer, Group, orthogonalise, parts_of
 from bytewright.parallel.rank_group import RankGroup
 from bytewright.parallel.rows import Rows, Shape, choose_owners, count_numbers, find_rows
 
@@ -79,8 +79,7 @@ SHARDED: Mapping[type, type[FusedOptimizer]] = {
 
 def check_shardable(optimizer: torch.optim.Optimizer) -> None:
     """Raise unless all rules of an optimizer can update the rows of a rank."""
-    parts = optimizer.optimizers if isinstance(optimizer, CombinedOptimizer) else [optimizer]
-    for part in parts:
+    for part in parts_of(optimizer):
         if type(part) not in SHARDED:
             message = (
                 'parallel.strategy is "shard", which supports the fused optimizers adamw, sgd and muon, but'
@@ -128,12 +127,11 @@ class ShardedUpdate:
         self, optimizer: FusedOptimizer | CombinedOptimizer, rows: Mapping[str, Rows], ranks: RankGroup
     ) -> None:
         self.ranks = ranks
-        parts = optimizer.optimizers if isinstance(optimizer, CombinedOptimizer) else [optimizer]
         of_local = {id(one.local): (name, one) for name, one in rows.items()}
         self._names: list[list[str]] = []
         self._updates: list[FusedUpdate] = []
         self._matrices: list[MatrixExchange | None] = []
-        for part in parts:
+        for part in parts_of(optimizer):
             assert isinstance(part, FusedOptimizer)
             (update,) = part.updates
             named = [of_local[id(flat.parameters[0])] for flat in update.flat_groups]
@@ -154,19 +152,10 @@ class ShardedUpdate:
             update.load_learning_rates()
             own = [gradients[name] for name in names]
             if exchange is None:
-                _apply(update, own, factor, accept)
+                update.apply(factor, accept, own)
             else:
                 _apply_muon(update, own, factor, accept, exchange)
         return norm, accept
-
-
-def _apply(update: FusedUpdate, gradients: Sequence[Tensor], factor: Tensor, accept: Tensor) -> None:
-    """Apply a rule that computes every number by itself."""
-    t = update.t + accept
-    for flat, gradient in zip(update.flat_groups, gradients, strict=True):
-        weights, state = update.rule(flat, gradient * factor, t)
-        _store(flat, weights, state, accept)
-    update.t.copy_(t)
 
 
 def _apply_muon(
@@ -183,14 +172,8 @@ def _apply_muon(
         update.flat_groups, means, directions, exchange.shapes, strict=True
     ):
         weights = FusedMuon.descend(flat, direction.to(mean.dtype), shape)
-        _store(flat, weights, {"momentum_buffer": mean}, accept)
+        flat.store(weights, {"momentum_buffer": mean}, accept)
     update.t.add_(accept)
-
-
-def _store(flat: FlatGroup, weights: Tensor, state: Mapping[str, Tensor], accept: Tensor) -> None:
-    flat.weights.copy_(torch.where(accept, weights, flat.weights))
-    for name, value in state.items():
-        flat.state[name].copy_(torch.where(accept, value, flat.state[name]))
 
 
 class MatrixExchange:

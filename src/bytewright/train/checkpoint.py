@@ -23,8 +23,7 @@ from torch.nn import Module
 
 from bytewright.errors import FormatError, StorageError, UsageError
 from bytewright.model import ModelConfig, TransformerLM
-from bytewright.model.hf_llama import too_few_for_layers
-from bytewright.model.transformer import Shape, weight_shapes
+from bytewright.model.transformer import Shape, too_few_for_layers, weight_shapes
 from bytewright.optim.saved_state import load_state
 from bytewright.parallel.rows import Rows
 from bytewright.storage import atomic

@@ -20,7 +20,7 @@ from torch.nn import Module
 
 from bytewright.errors import FormatError, UsageError, wrong_value
 from bytewright.model import ModelConfig, TransformerLM
-from bytewright.model.hf_llama import MAX_CONTEXT
+from bytewright.model.transformer import MAX_CONTEXT
 from bytewright.storage import atomic
 from bytewright.storage.config_reader import build
 from bytewright.train.checkpoint import (

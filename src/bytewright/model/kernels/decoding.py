@@ -238,10 +238,9 @@ def attend_in_splits(
     """Write one new token of every sequence into the cache, and return its attention.
 
     The first arguments are those of `attend_and_store`. Each split of a sequence and key/value head has a
-    program of its own.
-    `arrivals`, (batch, kv_heads) in int32, counts the programs that have ended. It must be 0, and is 0 again
-    afterwards. Sequences use at most `num_positions` positions, the new token included (default: the
-    capacity); the number does not change the bits of the result.
+    program of its own. `arrivals`, (batch, kv_heads) in int32, counts the programs that have ended. It must
+    be 0, and is 0 again afterwards. Sequences use at most `num_positions` positions, the new token included
+    (default: the capacity); the number does not change the bits of the result.
 
     With `overlap`, the kernel may start before the one that computes `qkv` has ended; `positions` and the
     cache must have been written before that kernel started.
