@@ -24,7 +24,7 @@ from bytewright.train import Run, resume, train
 from bytewright.train.checkpoint_list import find_checkpoint
 from bytewright.train.metrics_log import MetricsLog, read_metrics
 from bytewright.train.outcome import RunStatus
-from bytewright.train.run_files import RunWriter, read_run_config
+from bytewright.train.run_files import RunWriter, is_locked, read_run_config
 from bytewright.train.run_model import import_llama, open_model, write_imported_model
 from rejection import PowerCutError, rejects
 from runs import make_config
@@ -78,6 +78,16 @@ def test_a_run_folder_with_a_symbolic_link_is_rejected_before_a_write(
     assert list((tmp_path / "outside").iterdir()) == []
     (tmp_path / "run" / name).unlink()
     assert resume(tmp_path / "run", console=quiet).step == 24
+
+
+def test_a_run_that_cannot_be_created_is_not_locked(tmp_path: Path) -> None:
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/plugins").symlink_to("../outside")
+    with rejects(StorageError, path=tmp_path / "run/plugins") as caught:
+        RunWriter.create(tmp_path / "run", make_config(tmp_path))
+    assert not is_locked(tmp_path / "run")
+    del caught  # its traceback refers to the frame that opened the lock
 
 
 def test_a_resume_removes_the_leftovers_of_killed_processes(tmp_path: Path, quiet: Console) -> None:

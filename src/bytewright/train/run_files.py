@@ -74,9 +74,10 @@ class RunWriter:
     ) -> RunWriter:
         """Start a run in a new or empty folder; `init` describes the weights that it starts from."""
         check_new_run(path)
-        writer = cls(path, _lock(path))
         with contextlib.ExitStack() as on_error:
-            on_error.callback(writer.close)
+            lock = _lock(path)
+            on_error.callback(lock.close)
+            writer = cls(path, lock)
             check_new_run(path)  # another process may have created it before this one got the lock
             atomic.write_document(path / ENVIRONMENT, describe_environment(), within=path)
             if init is not None:
@@ -92,14 +93,13 @@ class RunWriter:
     def open(cls, path: Path) -> RunWriter:
         """Open an existing run; raise if a file or folder to be written is a symbolic link."""
         read_run_config(path)
-        lock = _lock(path)
-        try:
+        with contextlib.ExitStack() as on_error:
+            lock = _lock(path)
+            on_error.callback(lock.close)
             writer = cls(path, lock)
             writer._config = atomic.read_bytes(path / CONFIG)
-            return writer
-        except BaseException:
-            lock.close()
-            raise
+            on_error.pop_all()
+        return writer
 
     @property
     def metrics(self) -> Path:
