@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from bytewright.errors import FormatError, UsageError
-from bytewright.experiments.listing import filter_rows, list_runs
+from bytewright.experiments.listing import Row, filter_rows, list_runs
 from bytewright.experiments.records import read_run
 from bytewright.storage import atomic
 from bytewright.studio.folder import StudioFolder
@@ -102,7 +102,11 @@ def test_numbers_cannot_be_ordered_against_text(tmp_path: Path, run: RunCommand)
 
 
 def test_a_setting_that_is_a_list_is_compared_as_text() -> None:
-    rows = [{"run": "a", "sizes": [1, 2]}, {"run": "b", "sizes": None}, {"run": "c", "sizes": True}]
+    rows: list[Row] = [
+        {"run": "a", "sizes": [1, 2]},
+        {"run": "b", "sizes": None},
+        {"run": "c", "sizes": True},
+    ]
     for condition, name in (("sizes=[1, 2]", "a"), ("sizes=none", "b"), ("sizes=true", "c")):
         assert [row["run"] for row in filter_rows(rows, [condition])] == [name]
 

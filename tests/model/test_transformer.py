@@ -179,7 +179,7 @@ def test_a_batch_without_sequences_has_no_logits_and_no_gradient(implementation:
     model = TransformerLM(small_config("default", implementation=implementation))
     logits = model(torch.zeros(0, 3, dtype=torch.long))
     assert logits.shape == (0, 3, model.config.vocab_size)
-    logits.sum().backward()
+    torch.autograd.backward(logits.sum())
     assert all(not weight.grad.any() for weight in model.parameters() if weight.grad is not None)
 
 

@@ -216,7 +216,7 @@ def test_rows_are_cut_as_torch_cuts_them(num_rows: int, num_ranks: int) -> None:
 
 
 def test_a_process_group_of_the_caller_is_neither_used_nor_closed() -> None:
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    dist.init_process_group("gloo", store=torch._C._distributed_c10d.HashStore(), rank=0, world_size=1)
     try:
         with RankGroup() as ranks, rejects(UsageError, key="torch.distributed"):
             ranks.open_data_group(torch.device("cpu"))

@@ -331,7 +331,7 @@ def split_heads(
     x: Float[Tensor, "*batch seq width"], d_head: int
 ) -> Float[Tensor, "*batch heads seq d_head"]:
     """Split the last dimension into heads and move the heads before the sequence."""
-    return x.unflatten(-1, (-1, d_head)).transpose(-3, -2)
+    return x.reshape(*x.shape[:-1], x.shape[-1] // d_head, d_head).transpose(-3, -2)
 
 
 def merge_heads(x: Float[Tensor, "*batch heads seq d_head"]) -> Float[Tensor, "*batch seq width"]:

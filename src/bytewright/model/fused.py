@@ -199,7 +199,7 @@ class FusedSelfAttention(MultiHeadSelfAttention):
             return self.output_proj(self._attend_by_kernel(qkv))
         if token_positions is None and self._heads_kernel_supports(qkv):
             return self.output_proj(self._attend_after_kernel(qkv))
-        qkv = qkv.unflatten(-1, (-1, self.d_head))
+        qkv = qkv.reshape(*qkv.shape[:-1], qkv.shape[-1] // self.d_head, self.d_head)
         # One norm and one rotation for q and k together: half the operations, each on longer rows.
         qk, v = torch.split(qkv, [self.num_heads + self.num_kv_heads, self.num_kv_heads], dim=-2)
         gains = join_gains(self)
