@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import platform
 import shutil
@@ -305,6 +306,20 @@ def test_an_imported_model_is_a_run_without_training(tmp_path: Path) -> None:
     assert "--init" in str(caught.value)
     (row,) = list_runs([tmp_path / "runs"])
     assert (row["status"], row["init"], row["model.d_model"]) == ("imported", "llama", 16)
+
+
+def test_an_import_that_fails_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fill_disk(operation: str, path: Path, *_: Path) -> None:
+        if operation == "write" and path.name == "model.safetensors":
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    model = TransformerLM(make_config(tmp_path).model)
+    monkeypatch.setattr(filesystem, "before_operation", fill_disk)
+    with pytest.raises(StorageError):
+        write_imported_model(tmp_path / "run", model, None)
+    assert not (tmp_path / "run").exists()
+    monkeypatch.undo()
+    assert write_imported_model(tmp_path / "run", model, None).is_imported
 
 
 def test_an_imported_model_of_an_earlier_version_is_listed(tmp_path: Path) -> None:

@@ -203,23 +203,25 @@ def write_imported_model(
 ) -> Run:
     """Write a model as a run without training: one checkpoint, of step 0, and a tokenizer, but no config.
 
-    `source` is recorded as the origin of the weights.
+    `source` is recorded as the origin of the weights. After an error nothing is left of the run.
     """
     from bytewright.tokenizer.formats import write_bytewright
 
     run_files.check_new_run(path)
     with atomic.explain("write", path):
         path.mkdir(parents=True, exist_ok=True)
-    atomic.write_document(path / run_files.ENVIRONMENT, run_files.describe_environment(), within=path)
     num_parameters = sum(parameter.numel() for parameter in model.parameters())
-    atomic.write_document(
-        path / run_files.COSTS, {"predicted": {}, "counted": {"parameters": num_parameters}}, within=path
-    )
-    if source is not None:
-        init = InitialWeights(source=source, weights=model.state_dict())
-        atomic.write_document(path / run_files.INIT, init.describe(path), within=path)
-    if vocabulary is not None:
-        write_bytewright(vocabulary, path / run_files.TOKENIZER, within=path)
+    costs = {"predicted": {}, "counted": {"parameters": num_parameters}}
     run = Run(path)
-    run.checkpoints.save(model, _NoOptimizer(), {"step": 0})
+    with contextlib.ExitStack() as on_error:
+        on_error.callback(run_files.discard_run, path)
+        atomic.write_document(path / run_files.ENVIRONMENT, run_files.describe_environment(), within=path)
+        atomic.write_document(path / run_files.COSTS, costs, within=path)
+        if source is not None:
+            init = InitialWeights(source=source, weights=model.state_dict())
+            atomic.write_document(path / run_files.INIT, init.describe(path), within=path)
+        if vocabulary is not None:
+            write_bytewright(vocabulary, path / run_files.TOKENIZER, within=path)
+        run.checkpoints.save(model, _NoOptimizer(), {"step": 0})
+        on_error.pop_all()
     return run
