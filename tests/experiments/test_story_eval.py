@@ -89,7 +89,6 @@ def test_a_uniform_model_needs_the_log_of_the_vocabulary_per_prediction() -> Non
 def test_tokens_are_split_at_end_tokens() -> None:
     tokens = np.array([3, 4, END, 5, END, END, 6, 7], dtype=np.uint16)
     assert [story.tolist() for story in split_stories(tokens, END)] == [[3, 4], [5], []]
-    assert [story.tolist() for story in split_stories(tokens, END, max_stories=1)] == [[3, 4]]
     assert split_stories(tokens[:2], END) == []
 
 

@@ -248,13 +248,13 @@ NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 Five rounds map singular values of at least 0.0015 of the Frobenius norm to between 0.68 and 1.21. Smaller
 ones grow by a factor of at most 3.4445⁵ = 485 and stay below that range.
 """
-
-
 ROUNDS = 5
+NORM_EPSILON = 1e-7
+"""Added to the Frobenius norm, so that a matrix of zeros is not divided by zero."""
 
 
 def orthogonalise(
-    matrix: Float[Tensor, "*batch rows columns"], rounds: int = ROUNDS, epsilon: float = 1e-7
+    matrix: Float[Tensor, "*batch rows columns"],
 ) -> Float[Tensor, "*batch rows columns"]:
     """Return about U Vᵀ for `matrix` = U S Vᵀ: singular values near 1, singular vectors unchanged.
 
@@ -269,8 +269,8 @@ def orthogonalise(
     a, b, c = NEWTON_SCHULZ
     is_tall = matrix.shape[-2] > matrix.shape[-1]
     x = matrix.mT if is_tall else matrix  # so that the products have the size of the shorter side
-    x = x / (x.square().sum(dim=(-2, -1), keepdim=True).sqrt() + epsilon)
-    for _ in range(rounds):
+    x = x / (x.square().sum(dim=(-2, -1), keepdim=True).sqrt() + NORM_EPSILON)
+    for _ in range(ROUNDS):
         gram = x @ x.mT
         x = a * x + (b * gram + c * gram @ gram) @ x
     return x.mT if is_tall else x
@@ -293,7 +293,7 @@ class Muon(Optimizer):
     torch_settings: ClassVar = {
         "nesterov": True,
         "ns_coefficients": NEWTON_SCHULZ,
-        "eps": 1e-7,
+        "eps": NORM_EPSILON,
         "ns_steps": ROUNDS,
         "adjust_lr_fn": None,
     }

@@ -34,6 +34,9 @@ from bytewright.train.setup import count_token_bytes, dtype_of, open_tokens, sel
 if TYPE_CHECKING:
     from bytewright.tokenizer import Vocabulary  # at run time only if a model has a tokenizer
 
+BATCH_SIZE = 32
+"""Windows that `evaluate_run` evaluates at a time."""
+
 
 @dataclass(frozen=True)
 class SavedModel:
@@ -113,7 +116,6 @@ def evaluate_run(
     *,
     which: Which = "best",
     device: DeviceName = "auto",
-    batch_size: int = 32,
     progress: Progress | None = None,
 ) -> RunEvaluation:
     """Evaluate a saved model on a token file, by default the validation data of its run.
@@ -136,7 +138,7 @@ def evaluate_run(
         tokens.tokens,
         target,
         context_length=model_config.context_length,
-        batch_size=batch_size,
+        batch_size=BATCH_SIZE,
         token_bytes=token_bytes,
         mask=tokens.mask,
     )

@@ -215,9 +215,7 @@ def is_of_storybook(run: Run) -> bool:
     return parse.leaves_at is None or parse.leaves_at >= RECOGNISED_CHARACTERS
 
 
-def split_stories(
-    tokens: Tokens, end: int, max_stories: int | None = None, *, newline: int | None = None
-) -> list[Tokens]:
+def split_stories(tokens: Tokens, end: int, *, newline: int | None = None) -> list[Tokens]:
     """Split token ids at the end tokens, which are dropped; ids after the last one are dropped too.
 
     If end tokens are on lines of their own, every story but the first begins with the newline after an end
@@ -228,7 +226,7 @@ def split_stories(
     >>> [story.tolist() for story in split_stories(tokens, end=0, newline=1)]
     [[1, 5, 6], [1, 7]]
     """
-    ends = np.flatnonzero(tokens == end)[:max_stories]
+    ends = np.flatnonzero(tokens == end)
     starts = np.concatenate(([0], ends[:-1] + 1)) if len(ends) else ends
     stories = [tokens[first:last] for first, last in zip(starts, ends, strict=True)]
     if newline is not None and stories:
