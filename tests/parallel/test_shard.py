@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from bytewright.account.ranks import Ranks, sent_bytes
-from bytewright.errors import UsageError
+from bytewright.errors import ReportedError, UsageError
 from bytewright.model import ModelConfig, TransformerLM, language_model_loss
 from bytewright.model.fused import LanguageModelLoss as Loss
 from bytewright.optim.build import build_optimizer
@@ -224,6 +224,23 @@ def test_a_process_group_of_the_caller_is_neither_used_nor_closed() -> None:
     finally:
         if dist.is_initialized():
             dist.destroy_process_group()
+
+
+def test_a_failure_in_a_group_of_one_rank_is_not_the_loss_of_a_rank() -> None:
+    with RankGroup() as ranks:
+        ranks.open_data_group(torch.device("cpu"))
+        with pytest.raises(RuntimeError, match="not supported"), ranks.collective():
+            raise RuntimeError("this type is not supported")
+
+
+def test_the_end_of_a_rank_is_found_before_ranks_have_described_their_hosts() -> None:
+    store = torch._C._distributed_c10d.HashStore()
+    store.set("ended/1", "3")
+    ranks = RankGroup()
+    ranks.num_ranks, ranks._store = 2, store
+    with rejects(ReportedError, found=1) as caught, ranks.collective():
+        raise RuntimeError("connection closed by peer")
+    assert caught.value.exit_code == 3
 
 
 def test_owners_share_the_matrices_evenly() -> None:

@@ -246,7 +246,7 @@ class RankGroup:
         try:
             yield
         except RuntimeError as error:
-            if is_out_of_memory(error) or self._store is None:
+            if is_out_of_memory(error) or self.num_ranks == 1 or self._store is None:
                 raise
             raise self._find_cause(error) from None
 
@@ -278,7 +278,7 @@ class RankGroup:
         the store of torchrun. A rank that does not report within `LOSS_SECONDS` counts as lost.
         """
         deadline = time.monotonic() + LOSS_SECONDS
-        here = self._hosts[self.rank][0]
+        here = self._hosts[self.rank][0] if self._hosts else None  # no rank has described its host yet
         while True:
             dead = [
                 rank for rank, (host, pid) in enumerate(self._hosts) if host == here and not _is_alive(pid)
