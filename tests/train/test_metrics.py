@@ -22,7 +22,7 @@ from bytewright.experiments.results import SweepInfo
 from bytewright.report.tables import table_of_groups
 from bytewright.train.evaluate import Evaluation, EvaluationSet
 from bytewright.train.metrics import METRICS
-from bytewright.train.metrics_log import MetricsLog, read_metrics
+from bytewright.train.metrics_log import MetricsLog, MetricsReader, dump_line, read_metrics
 from bytewright.train.outcome import exit_code_of
 from bytewright.train.session.console import LiveDisplay, PlainDisplay, TensorBoard, draw_curve, make_display
 from example_records import make_record
@@ -56,6 +56,16 @@ def test_a_broken_line_in_the_middle_is_named(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n{"step"\n{"step": 3}\n')
     with rejects(FormatError, path=tmp_path / "metrics.jsonl", key="line 2"):
         list(read_metrics(tmp_path / "metrics.jsonl"))
+
+
+def test_a_reader_names_a_damaged_line_by_the_same_number_each_time(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(dump_line({"step": 1}) + b"{\n" + dump_line({"step": 3}))
+    reader = MetricsReader(path)
+    for _ in range(3):
+        with rejects(FormatError, key="line 2"):
+            reader.update()
+    assert reader.records == [{"step": 1}]
 
 
 def test_a_log_with_a_changed_bit_is_rejected_or_reads_the_same(tmp_path: Path) -> None:

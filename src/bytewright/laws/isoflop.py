@@ -20,7 +20,7 @@ from bytewright.laws.points import Points
 from bytewright.laws.power import PowerFit, Vector, fit_power_laws
 
 LEVEL_GAP = 1.25
-"""Points belong to different levels if their compute differs by more than this factor."""
+"""A level ends where the next larger compute is higher by more than this factor."""
 MIN_SIZES = 3
 """A parabola needs three different N."""
 FURTHEST_MINIMUM = 100.0

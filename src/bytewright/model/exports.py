@@ -173,10 +173,11 @@ def llama_names(config: ModelConfig) -> dict[str, str]:
 
 
 def _llama_name(name: str, config: ModelConfig) -> str:
-    places, prefix, inside = OUTSIDE_BLOCKS, "", name
+    places: Mapping[str, tuple[str | None, str]] = OUTSIDE_BLOCKS
+    prefix, inside = "", name
     if name.startswith("layers."):
         _, layer, inside = name.split(".", maxsplit=2)
-        places, prefix = PLACES, f"model.layers.{layer}."  # type: ignore[assignment]
+        places, prefix = PLACES, f"model.layers.{layer}."
     place = next(place for place in places if inside.startswith(place))
     kind, theirs = places[place]
     weight = inside.removeprefix(place)

@@ -135,9 +135,9 @@ class _LineParser:
 
     def parse(self, line: str) -> dict[str, Any]:
         """Return the record of the next line; raise `FormatError` if it is damaged."""
-        self.num_lines += 1
-        place = f"{self.path}, line {self.num_lines}"
-        fields: dict[str, Any] = {"path": self.path, "key": f"line {self.num_lines}"}
+        number = self.num_lines + 1
+        place = f"{self.path}, line {number}"
+        fields: dict[str, Any] = {"path": self.path, "key": f"line {number}"}
         match = SEALED.fullmatch(line)
         is_damaged = match and int(match[2], 16) != zlib.crc32(match[1].encode())
         if (match is None and self._is_checked) or is_damaged:
@@ -152,6 +152,7 @@ class _LineParser:
         if not self._is_checked and any(is_damaged_name(name, "crc32") for name in record):
             raise FormatError(f"{place}: the name of its CRC was damaged", **fields)
         check_record(record, place)
+        self.num_lines = number
         return _with_typed_event({name: value for name, value in record.items() if name != "crc32"})
 
     def check_incomplete(self, rest: str) -> None:

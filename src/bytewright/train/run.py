@@ -109,8 +109,8 @@ class Run:
     def settings(self) -> dict[str, Any]:
         """The config with dotted keys; unlike `config`, also of a run that another version wrote.
 
-        An imported model has only the settings of the model.
-        The source of initial weights is in `init.source`, `init.sha256`, `init.step` and `init.optimizer`.
+        An imported model has only the settings of the model. The source of initial weights is in
+        `init.source`, `init.sha256`, `init.step` and `init.optimizer`.
         """
         if self.is_imported:
             model = open_checkpoint(self._checkpoint_list.at(0)).about.get("model")
