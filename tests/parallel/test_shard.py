@@ -238,9 +238,8 @@ def test_the_end_of_a_rank_is_found_before_ranks_have_described_their_hosts() ->
     store.set("ended/1", "3")
     ranks = RankGroup()
     ranks.num_ranks, ranks._store = 2, store
-    with rejects(ReportedError, found=1) as caught, ranks.collective():
+    with rejects(ReportedError, found=1, exit_code=3), ranks.collective():
         raise RuntimeError("connection closed by peer")
-    assert caught.value.exit_code == 3
 
 
 def test_owners_share_the_matrices_evenly() -> None:
