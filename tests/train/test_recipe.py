@@ -94,6 +94,7 @@ def test_a_recipe_is_read_and_overridden(tmp_path: Path) -> None:
         ("[budget]", "[optimizer]\nlr = nan\n[budget]", "optimizer.lr must be a number above 0, but is nan"),
         ("[budget]", "[optimizer]\nlr = inf\n[budget]", "optimizer.lr must be a number above 0, but is inf"),
         ("[budget]", "[optimizer]\nlr = 1e300\n[budget]", "optimizer.lr is 1e+300; the largest float32 is"),
+        ("[budget]", "[optimizer]\neps = 1e-300\n[budget]", "optimizer.eps must be at least 1.2e-38"),
         ("[budget]", "[optimizer]\nmuon_lr = 1e39\n[budget]", "optimizer.muon_lr is 1e+39; the largest"),
         (
             "batch_size = 4",

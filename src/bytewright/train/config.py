@@ -37,6 +37,8 @@ Windows = Literal["side by side", "documents"]
 
 MAX_FLOAT32 = (2 - 2**-23) * 2.0**127
 """The largest finite float32, the type of the learning rates of a step."""
+MIN_FLOAT32 = 2.0**-126
+"""The smallest normal float32; some devices replace smaller numbers by 0."""
 
 
 @document_fields
@@ -152,6 +154,8 @@ class OptimizerConfig:
             if getattr(self, name) > MAX_FLOAT32:
                 message = f"optimizer.{name} is {getattr(self, name)}; the largest float32 is 3.4e38"
                 raise UsageError(message, key=f"optimizer.{name}", found=getattr(self, name))
+        if self.eps < MIN_FLOAT32:
+            raise wrong_value("optimizer.eps", "at least 1.2e-38, the smallest normal float32", self.eps)
         check_not_negative(
             {"weight_decay": self.weight_decay, "max_grad_norm": self.max_grad_norm}, "optimizer."
         )
