@@ -16,7 +16,7 @@ import pytest
 from prose import END, the_prose, the_tokenizer, write_documents
 
 from bytewright import _native
-from bytewright.errors import TokenizerError
+from bytewright.errors import TokenizerError, UsageError
 from bytewright.tokenizer.formats import write_gpt2
 from bytewright.tokenizer.reference import encode_reference, extend_reference
 from bytewright.tokenizer.tokenizer import Tokenizer
@@ -380,6 +380,13 @@ def test_disallowed_tokens_are_searched_in_the_whole_text(special: Tokenizer) ->
 def test_allowing_an_unknown_special_token_is_an_error(special: Tokenizer) -> None:
     with pytest.raises(TokenizerError, match=r'"<x>" is not a special token of this tokenizer'):
         special.encode("text", allowed_special={"<x>"})
+
+
+def test_a_single_string_instead_of_names_of_special_tokens_is_rejected(special: Tokenizer) -> None:
+    with rejects(UsageError, key="allowed_special", found="<e>"):
+        special.encode("text", allowed_special="<e>")
+    with rejects(UsageError, key="disallowed_special", found="<e>"):
+        special.encode("no mark", disallowed_special="<e>")
 
 
 def test_a_text_that_is_not_special_may_be_disallowed_too(special: Tokenizer) -> None:

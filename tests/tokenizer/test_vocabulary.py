@@ -150,6 +150,27 @@ def test_a_copy_of_a_vocabulary_is_the_same_vocabulary() -> None:
 # from_parts
 
 
+@pytest.mark.parametrize(
+    ("tokens", "merges", "found"),
+    [
+        ({b"\x00": 0, b"\x01": 1}, [], b"\x00"),  # ranks of tiktoken: ids by token
+        ({"0": b"a"}, [], "0"),  # keys of a JSON object
+        ({0: bytearray(b"a")}, [], bytearray(b"a")),
+        ({}, [[b"a", b"b"]], [b"a", b"b"]),
+        ({}, [(b"a", b"b", b"c")], (b"a", b"b", b"c")),
+        ({}, ["a b"], "a b"),
+        ({}, [("a", "b")], ("a", "b")),
+        ({}, [None], None),
+    ],
+)
+@pytest.mark.parametrize("special_tokens", [None, ["<e>"], {"<e>": 300}])
+def test_tokens_and_merges_of_wrong_types_are_rejected(
+    tokens: Any, merges: Any, found: object, special_tokens: Any
+) -> None:
+    with rejects(TokenizerError, found=found):
+        Vocabulary.from_parts(tokens or BYTES, merges, special_tokens)
+
+
 @pytest.mark.parametrize("text", ["abc", ""])
 def test_a_single_string_instead_of_a_list_of_special_tokens_is_rejected(text: str) -> None:
     with rejects(UsageError, key="special_tokens", found=text):

@@ -29,7 +29,13 @@ from bytewright.storage import atomic
 from bytewright.storage.manifest import manifest_path_of
 from bytewright.system import Background, usable_cores
 from bytewright.tokenizer.formats import read_bytewright, read_gpt2, write_bytewright
-from bytewright.tokenizer.vocabulary import PATTERNS, Merge, Vocabulary, name_of_pattern
+from bytewright.tokenizer.vocabulary import (
+    PATTERNS,
+    Merge,
+    Vocabulary,
+    list_special_tokens,
+    name_of_pattern,
+)
 
 PIECE = 8 << 20
 """The size in bytes of the pieces of a file; pieces are smaller with many threads and near the end."""
@@ -155,11 +161,12 @@ class Tokenizer:
         """
         if allowed_special == "all" and not disallowed_special:
             return self._native.encode(text)
-        everything = list(self.special_tokens)
-        allowed = everything if allowed_special == "all" else list(allowed_special)
+        allowed = self.special_tokens if allowed_special == "all" else allowed_special
+        allowed = list_special_tokens(allowed, "allowed_special")
         if disallowed_special == "all":
             disallowed_special = self.special_tokens.keys() - set(allowed)
-        return self._native.encode_selected(text, allowed, list(disallowed_special))
+        disallowed = list_special_tokens(disallowed_special, "disallowed_special")
+        return self._native.encode_selected(text, allowed, disallowed)
 
     def encode_array(self, text: str | bytes, *, num_threads: int | None = None) -> Ids:
         """Return the ids of a text as an array of the smallest sufficient type; long texts use threads."""

@@ -78,6 +78,7 @@ class Vocabulary:
         object.__setattr__(self, "pattern", name_of_pattern(self.pattern))
         _encode(self.pattern, "pattern")
         _check_special_tokens(self.special_tokens, self.tokens)
+        _check_types(self.tokens, self.merges)
         _check_tokens(self.tokens, set(self.special_tokens.values()))
         _check_merges(self.merges, self.ids_of_ordinary_tokens)
 
@@ -99,6 +100,7 @@ class Vocabulary:
         {'<|end|>': 300, 'a': 301}
         """
         tokens, merges = dict(tokens), tuple(merges)
+        _check_types(tokens, merges)
         if isinstance(special_tokens, Mapping):
             for special, id in special_tokens.items():
                 tokens.setdefault(id, _encode(special, "special token"))
@@ -202,11 +204,11 @@ must contain more than letters, digits, _ and -)
     return SPELLINGS.get(pattern, pattern)
 
 
-def list_special_tokens(special_tokens: Iterable[str] | None) -> list[str]:
-    """Return the names of special tokens as a list; a single string is rejected."""
+def list_special_tokens(special_tokens: Iterable[str] | None, key: str = "special_tokens") -> list[str]:
+    """Return the names of special tokens as a list; a single string is rejected. `key` names the argument."""
     if isinstance(special_tokens, str):
-        message = f"special_tokens must be a list of strings, but is the string {shorten(special_tokens)}"
-        raise UsageError(message, key="special_tokens", found=special_tokens)
+        message = f"{key} must be a list of strings, but is the string {shorten(special_tokens)}"
+        raise UsageError(message, key=key, found=special_tokens)
     return list(special_tokens or ())
 
 
@@ -263,6 +265,19 @@ def _encode(text: str, what: str) -> bytes:
         raise TokenizerError(message, found=text) from None
 
 
+def _check_types(tokens: Mapping[int, bytes], merges: tuple[Merge, ...]) -> None:
+    for id, token in tokens.items():
+        if type(id) is not int or not 0 <= id <= MAX_TOKEN_ID:
+            message = f"token id {shorten(id)} is not an integer from 0 to {MAX_TOKEN_ID}"
+            raise TokenizerError(message, expected=MAX_TOKEN_ID, found=id)
+        if not isinstance(token, bytes) or not token:
+            raise TokenizerError(f"token {id} must be one or more bytes, not {shorten(token)}", found=token)
+    for number, merge in enumerate(merges):
+        if not isinstance(merge, tuple) or [type(half) for half in merge] != [bytes, bytes]:
+            message = f"merge {number} must be a tuple of two byte strings, not {shorten(merge)}"
+            raise TokenizerError(message, expected="(bytes, bytes)", found=merge)
+
+
 def _check_special_tokens(special_tokens: Mapping[str, int], tokens: Mapping[int, bytes]) -> None:
     owner: dict[int, str] = {}
     for special, id in special_tokens.items():
@@ -282,11 +297,6 @@ def _check_special_tokens(special_tokens: Mapping[str, int], tokens: Mapping[int
 def _check_tokens(tokens: Mapping[int, bytes], special_ids: set[int]) -> None:
     id_of: dict[bytes, int] = {}
     for id, token in tokens.items():
-        if type(id) is not int or not 0 <= id <= MAX_TOKEN_ID:
-            message = f"token id {shorten(id)} is not an integer from 0 to {MAX_TOKEN_ID}"
-            raise TokenizerError(message, expected=MAX_TOKEN_ID, found=id)
-        if not isinstance(token, bytes) or not token:
-            raise TokenizerError(f"token {id} must be one or more bytes, not {shorten(token)}", found=token)
         if id in special_ids:
             continue
         if token in id_of:
