@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from pathlib import Path
 
 import numpy as np
@@ -10,13 +11,14 @@ import pytest
 from rich.console import Console
 
 from bytewright.data import dataset
-from bytewright.data.dataset import ShardedIds, write_index
+from bytewright.data.dataset import INDEX, ShardedIds, write_index
 from bytewright.data.sampler import TokenStore, WindowSampler, find_documents
 from bytewright.data.tokenfile import TokenFile, hash_ids, map_ids
 from bytewright.errors import FormatError, UsageError
 from bytewright.experiments.corpora import token_digests
 from bytewright.train import Run, resume, train
 from conftest import RunCommand
+from rejection import rejects
 from runs import RECIPE, digest, make_config, make_ids, write_tokens
 
 
@@ -125,6 +127,17 @@ def test_a_folder_that_is_not_a_dataset_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(UsageError) as raised:
         TokenFile.open(tmp_path)
     assert raised.value.path == tmp_path
+
+
+@pytest.mark.parametrize("name", ["tokens-2.npy", "a" * 5000])
+def test_a_missing_shard_is_rejected(tmp_path: Path, ids: np.ndarray, name: str) -> None:
+    folder = write_dataset(tmp_path / "many", ids, [700])
+    index = json.loads((folder / INDEX).read_text())
+    del index["checksum"]
+    index["shards"][1]["name"] = name
+    (folder / INDEX).write_text(json.dumps(index))
+    with rejects(FormatError, path=folder / name):
+        TokenFile.open(folder)
 
 
 def test_a_shard_of_another_vocabulary_is_rejected(tmp_path: Path, ids: np.ndarray) -> None:

@@ -31,7 +31,7 @@ OURS, THEIRS = "1" * 64, "2" * 64
 
 
 def write(
-    path: Path, ids: npt.ArrayLike, *, size: int = 300, fingerprint: str = OURS, documents: int = 1
+    path: Path | str, ids: npt.ArrayLike, *, size: int = 300, fingerprint: str = OURS, documents: int = 1
 ) -> None:
     with TokenFileWriter(path, tokenizer_fingerprint=fingerprint, vocabulary_size=size) as writer:
         writer.append(ids, num_documents=documents)
@@ -58,6 +58,16 @@ def names_in(folder: Path) -> list[str]:
 
 
 # Writing and reading
+
+
+@pytest.mark.parametrize("target", [".", ""])
+def test_a_target_without_a_file_name_is_rejected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with rejects(StorageError, errno=errno.EISDIR):
+        write(target, [1])
+    assert names_in(tmp_path) == []
 
 
 @given(st.lists(st.lists(st.integers(0, 69_999), max_size=50), max_size=5), st.sampled_from([70_000, 2**32]))

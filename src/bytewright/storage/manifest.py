@@ -51,8 +51,7 @@ def is_plain_name(name: str) -> bool:
 
 def manifest_path_of(path: StrPath) -> Path:
     """Return the path of the manifest of a single file: `stories.npy -> stories.npy.json`."""
-    path = Path(path)
-    return path.with_name(path.name + ".json")
+    return Path(f"{Path(path)}.json")
 
 
 @dataclass(frozen=True)
