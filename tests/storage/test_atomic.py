@@ -367,6 +367,15 @@ def test_a_deeply_nested_document_is_a_format_error(tmp_path: Path, depth: int) 
 # Links
 
 
+def test_only_a_folder_is_removed_as_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("years of work")
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("file", "pipe"):
+        with rejects(StorageError, errno=errno.ENOTDIR, path=tmp_path / name):
+            atomic.remove_folder(tmp_path / name)
+    assert names_in(tmp_path) == ["file", "pipe"]
+
+
 def write_below(path: Path) -> None:
     atomic.write_bytes(path / "file", b"x", within=path.parent)
 

@@ -244,8 +244,8 @@ def open_folder(path: StrPath) -> Folder:
 def remove_folder(path: StrPath, *, within: StrPath | None = None) -> None:
     """Remove a folder; if the process is killed meanwhile, the folder is complete or gone."""
     with _open_parent(path, within, make=False) as (parent, name), explain("remove", parent.path / name):
-        parent.check_not_link(name)
         _sweep(parent, name)
+        parent.open_folder(name).close()  # raises for a link, a file and a device
         temporary = _temporary_name(name)
         parent.rename(name, temporary)
         parent.sync()
