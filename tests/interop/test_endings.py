@@ -137,6 +137,20 @@ def test_a_damaged_file_names_the_line_and_the_field(
     assert f"line 1.{key}" in str(caught.value)
 
 
+def test_an_existing_folder_is_rejected_before_questions_are_made(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("years of work")
+    reports: list[int] = []
+    with rejects(UsageError, key="replace"):
+        write_tasks(tmp_path, 1, progress=lambda done, total: reports.append(done))
+    assert reports == []
+
+
+def test_a_file_without_questions_is_rejected(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text("")
+    with rejects(FormatError, path=tmp_path / "a.jsonl"):
+        read_questions(tmp_path / "a.jsonl")
+
+
 # Scores
 
 

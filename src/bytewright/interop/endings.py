@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 
 from bytewright.corpus.storybook import Story, Storybook
 from bytewright.corpus.storybook.check import split_sentences
-from bytewright.errors import wrong_value
+from bytewright.errors import FormatError, wrong_value
 from bytewright.formatting import Progress
 from bytewright.storage import atomic
 from bytewright.storage.json_reader import Json, parse_json, read_lines
@@ -220,9 +220,9 @@ def write_tasks(
     write the folder again after moving it.
     """
     place = Path(folder).absolute()
-    questions = make_questions(num_questions, seed=seed, progress=progress)
     about = {"kind": "storybook tasks", "seed": seed}
     with atomic.write_folder(folder, about=about, replace=replace) as writer:
+        questions = make_questions(num_questions, seed=seed, progress=progress)
         for task, asked in questions.items():
             lines = (json.dumps(asdict(question), ensure_ascii=False) for question in asked)
             writer.write_text(f"{task}.jsonl", "".join(f"{line}\n" for line in lines))
@@ -272,9 +272,12 @@ def read_tasks(folder: atomic.StrPath) -> list[Question]:
 
 
 def read_questions(file: atomic.StrPath) -> list[Question]:
-    """Return the questions of a file that `write_tasks` wrote."""
+    """Return the questions of a file that `write_tasks` wrote; it must have at least one."""
     file = Path(file)
-    return list(_parse_questions(read_lines(file), file))
+    questions = list(_parse_questions(read_lines(file), file))
+    if not questions:
+        raise FormatError.at(file, "is empty; it must have at least one question")
+    return questions
 
 
 def _parse_questions(lines: Sequence[str], file: Path) -> Iterator[Question]:
