@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -462,6 +463,11 @@ def test_the_folder_of_within_is_not_made(tmp_path: Path) -> None:
 # Leftovers of killed processes
 
 
+def write_one_file(path: Path) -> None:
+    with atomic.write_folder(path) as writer:
+        writer.write_bytes("a", b"x")
+
+
 def test_leftovers_are_removed_but_not_those_of_active_writers(
     tmp_path: Path,
 ) -> None:
@@ -474,6 +480,44 @@ def test_leftovers_are_removed_but_not_those_of_active_writers(
         assert len(names_in(tmp_path)) == 2
     assert names_in(tmp_path) == [".git", "file"]
     atomic.remove_leftovers(tmp_path / "missing")
+
+
+@pytest.mark.parametrize("write", [lambda path: atomic.write_bytes(path, b"x"), write_one_file])
+def test_a_new_name_that_another_process_takes_for_abandoned_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Callable[[Path], object]
+) -> None:
+    lock, swept = fcntl.flock, []
+
+    def sweep_first(descriptor: int, operation: int) -> None:
+        if not swept:  # the name exists, but is not locked yet
+            swept.append(names_in(tmp_path))
+            atomic.remove_leftovers(tmp_path)
+            assert names_in(tmp_path) == []
+        lock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", sweep_first)
+    write(tmp_path / "target")
+    assert len(swept[0]) == 1
+    assert names_in(tmp_path) == ["target"]
+
+
+def test_an_abandoned_name_is_locked_while_it_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    abandoned = tmp_path / ".a.01234567.bytewright-tmp"
+    abandoned.touch()
+    removed = []
+
+    def try_lock(operation: str, *paths: Path) -> None:
+        if operation == "remove":
+            removed.append(paths)
+            with abandoned.open() as file, pytest.raises(BlockingIOError):
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    monkeypatch.setattr(filesystem, "before_operation", try_lock)
+    atomic.remove_leftovers(tmp_path)
+    assert removed == [(abandoned,)]
+    assert names_in(tmp_path) == []
 
 
 def test_the_probe_of_a_killed_check_is_removed_by_the_next_one(tmp_path: Path) -> None:

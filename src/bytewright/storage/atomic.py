@@ -205,9 +205,7 @@ def write_folder(
             _sweep(parent, name)
             _check_replaceable(parent, name, replace=replace)
             temporary = _temporary_name(name)
-            parent.make_folder(temporary)
-            folder = parent.open_folder(temporary)
-            folder.lock()
+            folder = parent.make_locked_folder(temporary)
         try:
             writer = FolderWriter(folder, target)
             yield writer
@@ -370,8 +368,7 @@ def _remove_abandoned(parent: Directory, names: list[str]) -> None:
     if names:  # one may be the old folder of an exchange that is not synced yet
         parent.sync()
     for name in names:
-        if parent.is_abandoned(name):
-            parent.remove(name)
+        parent.remove_if_abandoned(name)
 
 
 def _check_replaceable(parent: Directory, name: str, *, replace: bool) -> None:

@@ -231,19 +231,35 @@ class Directory:
             if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # network file systems that sync at once
                 raise
 
-    def lock(self) -> None:
-        """Lock the folder until it is closed."""
-        _try_lock(self.descriptor)
+    def make_locked_folder(self, name: str) -> Directory:
+        """Make a folder, and lock it until it is closed."""
+        while True:
+            self.make_folder(name)
+            with contextlib.suppress(FileNotFoundError):  # `remove_if_abandoned` of another process
+                folder = self.open_folder(name)
+                if self.lock_new(name, folder.descriptor):
+                    return folder
+                folder.close()
 
-    def is_abandoned(self, name: str) -> bool:
-        """Return whether the process that made a temporary file or folder has ended: its lock is free."""
+    def lock_new(self, name: str, descriptor: int) -> bool:
+        """Lock a new name; return False if `remove_if_abandoned` removed it before it was locked."""
+        with contextlib.suppress(OSError):  # locks are not supported here: then nothing is cleaned up
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        return self.status(name) is not None
+
+    def remove_if_abandoned(self, name: str) -> None:
+        """Remove a temporary file or folder if the process that made it has ended: its lock is free."""
         try:
             flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
             descriptor = os.open(name, flags, dir_fd=self.descriptor)
         except OSError:
-            return False
+            return
         try:
-            return _try_lock(descriptor)
+            with contextlib.suppress(OSError):  # held by another process, or not supported here
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                found = self.status(name)  # its owner may have made it again
+                if found is not None and os.path.samestat(found, os.fstat(descriptor)):
+                    self.remove(name)  # while it is locked: `lock_new` waits
         finally:
             os.close(descriptor)
 
@@ -293,7 +309,8 @@ class NewFile(io.FileIO):
         self.target = target
         before_operation("create", self.path)
         super().__init__(name, "x", opener=opener)
-        _try_lock(self.fileno())
+        while not parent.lock_new(name, self.fileno()):
+            super().__init__(name, "x", opener=opener)
 
     def write(self, data: ReadableBuffer, /) -> int:
         """Write as many bytes as the system accepts in one call, and return their number."""
@@ -326,14 +343,6 @@ def _check_regular(mode: int, path: StrPath) -> None:
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
     if not stat.S_ISREG(mode):
         raise StorageError(f"{os.fspath(path)} is not a regular file", path=path)
-
-
-def _try_lock(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:  # held by another process, or not supported here: then nothing is cleaned up
-        return False
-    return True
 
 
 def _sync(descriptor: int) -> None:
