@@ -30,8 +30,8 @@ def test_the_error_about_an_unknown_name_suggests_the_closest_one(shapes: Regist
     assert caught.value.found == "rund"
 
 
-@pytest.mark.parametrize("name", ["round", "", "Round", "a b", "a.b", "1st"])
-def test_a_taken_or_malformed_name_is_rejected(shapes: Registry, name: str) -> None:
+@pytest.mark.parametrize("name", ["round", "", "Round", "a b", "a.b", "1st", len])
+def test_a_taken_or_malformed_name_is_rejected(shapes: Registry, name: Any) -> None:
     with pytest.raises(UsageError):
         shapes.register(name)
     assert list(shapes) == ["round"]

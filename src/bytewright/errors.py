@@ -121,6 +121,15 @@ def shorten(value: object) -> str:
         return f"<{type(value).__name__} too long to show>"
 
 
+def show_key(key: str) -> str:
+    """Return a key as it is shown in an error message: quoted and short unless it is a plain name.
+
+    >>> show_key("warmup"), show_key("war mup")
+    ('warmup', "'war mup'")
+    """
+    return key if key.isidentifier() and len(key) <= _SHORT.maxstring else shorten(key)
+
+
 def is_out_of_memory(error: BaseException) -> bool:
     """Return whether an error means that memory ran out; torch has no class for that on a CPU.
 

@@ -51,7 +51,7 @@ class Registry:
         plugin = _file_of_user(sys._getframe(1).f_globals)
         if plugin is not None:
             importlib.import_module(self._home)  # so that built-in parts are first, and keep their names
-        if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
+        if not (isinstance(name, str) and re.fullmatch(r"[a-z][a-z0-9_]*", name)):
             raise wrong_value(f"the name of a {self.kind}", "of the form [a-z][a-z0-9_]*", name)
         if name in self._parts:
             raise UsageError(f"the {self.kind} {name!r} is already registered; choose another name", key=name)

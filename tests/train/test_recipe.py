@@ -68,6 +68,13 @@ def test_a_recipe_is_read_and_overridden(tmp_path: Path) -> None:
         ("steps = 5", "stesp = 5", "unknown key budget.stesp; did you mean budget.steps?"),
         ("batch_size = 4", "batchsize = 4", "unknown key batchsize; did you mean batch_size?"),
         ("batch_size = 4", "zebra = 4", "unknown key zebra; known are model, data"),
+        ("batch_size = 4", '"batch\\nsize" = 4', r"unknown key 'batch\nsize'; did you mean batch_size?"),
+        ("batch_size = 4", f"{'z' * 10_000} = 4", f"unknown key '{'z' * 18}...{'z' * 19}'; known are model"),
+        (
+            "batch_size = 4",
+            f"schedule = [{'5, ' * 10_000}]",
+            "schedule must be a table, not [5, 5, 5, 5, 5, 5, ...]",
+        ),
         ("d_model = 16", 'd_model = "wide"', "model.d_model must be a whole number, but is 'wide'"),
         ("d_model = 16", "d_model = 16.0", "model.d_model must be a whole number, but is 16.0"),
         ("d_model = 16", "d_model = true", "model.d_model must be a whole number, but is True"),

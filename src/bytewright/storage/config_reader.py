@@ -21,7 +21,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from bytewright.errors import UsageError, suggest, wrong_value
+from bytewright.errors import UsageError, shorten, show_key, suggest, wrong_value
 
 T = TypeVar("T")
 
@@ -44,12 +44,12 @@ def build(cls: type[T], fields: object, *, source: str, path: str = "") -> T:
     """
     if not isinstance(fields, dict):
         key = path.rstrip(".")
-        message = f"{source}: {key or 'the file'} must be a table, not {fields!r}"
+        message = f"{source}: {key or 'the file'} must be a table, not {shorten(fields)}"
         raise UsageError(message, path=source, key=key, expected="a table", found=fields)
     kinds = get_type_hints(cls)
     for key in fields:
         if key not in kinds:
-            message = f"{source}: unknown key {path}{key}{suggest(str(key), kinds, path)}"
+            message = f"{source}: unknown key {path}{show_key(key)}{suggest(key, kinds, path)}"
             raise UsageError(message, path=source, key=f"{path}{key}")
     values = {}
     for field in dataclasses.fields(cls):  # type: ignore[arg-type]
@@ -123,7 +123,7 @@ def read_options(
     declared = list_options(part, provided)
     for name in options:
         if name not in declared and not _takes_any_keyword(part):
-            found = f"unknown key {key}.{name}"
+            found = f"unknown key {key}.{show_key(name)}"
             hint = suggest(name, declared, f"{key}.") if declared else "; this part has no options"
             raise UsageError(found + hint, key=f"{key}.{name}", expected=list(declared))
     values = {}

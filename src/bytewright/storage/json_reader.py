@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bytewright.errors import FormatError, shorten
+from bytewright.errors import FormatError, shorten, show_key
 from bytewright.storage.filesystem import StrPath, read_bytes
 
 KINDS = {dict: "an object", list: "an array", str: "a string", int: "an integer", bool: "true or false"}
@@ -303,5 +303,4 @@ class Json:
         return self.value
 
     def _step(self, key: str) -> str:
-        shown = key if key.isidentifier() and len(key) <= 40 else shorten(key)
-        return f"{self.place}.{shown}" if self.place else shown
+        return f"{self.place}.{show_key(key)}" if self.place else show_key(key)
