@@ -486,7 +486,8 @@ def test_leftovers_are_removed_but_not_those_of_active_writers(
 def test_a_new_name_that_another_process_takes_for_abandoned_is_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Callable[[Path], object]
 ) -> None:
-    lock, swept = fcntl.flock, []
+    lock = fcntl.flock
+    swept: list[list[str]] = []
 
     def sweep_first(descriptor: int, operation: int) -> None:
         if not swept:  # the name exists, but is not locked yet

@@ -170,6 +170,17 @@ def test_shards_have_the_ids_of_one_file(
     assert np.array_equal(np.asarray(tokens), expected.tokens)
 
 
+def test_an_empty_file_at_the_end_adds_nothing(
+    threads: Executor, sources: list[str], tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    (tmp_path / "empty.txt").touch()
+    alone, followed = [sources[1]], [sources[1], str(tmp_path / "empty.txt")]
+    expected = tokenizer.encode_file(alone, tmp_path / "alone.npy").manifest
+    assert tokenizer.encode_file(followed, tmp_path / "followed.npy").manifest == expected
+    cut = cut_texts(followed, [END_OF_TEXT])
+    assert encode_on(threads, tokenizer, cut, tmp_path / "d", num_workers=2).tokens.manifest == expected
+
+
 def test_a_tokenizer_without_end_token_encodes_the_same_ids(
     threads: Executor, sources: list[str], tmp_path: Path
 ) -> None:

@@ -231,7 +231,8 @@ class Tokenizer:
         for path in sources:
             atomic.check_not_input(path, target, manifest_path_of(target))
             check_plain_text(path)
-        files = [_native.FileEncoder(self._native, os.fspath(path)) for path in sources]
+        opened = [_native.FileEncoder(self._native, os.fspath(path)) for path in sources]
+        files = [file for file in opened if file.num_bytes]  # before an empty one, no end token is added
         documents = _DocumentCounter(self)
         total, before = sum(file.num_bytes for file in files), 0
         with TokenFileWriter(
