@@ -105,6 +105,7 @@ def test_an_error_leaves_existing_files_unchanged(tmp_path: Path) -> None:
         ([blank, blank], out, UsageError, blank),
         ([good], tmp_path / "link.txt", UsageError, tmp_path / "link.txt"),
         ([good], tmp_path / "new.jsonl", UsageError, tmp_path / "new.jsonl"),
+        ([good], tmp_path / "new.ndjson", UsageError, tmp_path / "new.ndjson"),
         ([good], tmp_path / "new.txt.GZ", UsageError, tmp_path / "new.txt.GZ"),
     ):
         with rejects(error, path=wrong):

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from bytewright.corpus import SEPARATOR
+from bytewright.corpus.file_formats import is_plain_text_name
 from bytewright.corpus.readers import END, read_files
 from bytewright.errors import UsageError
 from bytewright.formatting import Progress
@@ -21,8 +22,6 @@ from bytewright.storage import atomic
 from bytewright.storage.atomic import StrPath
 
 LINE_ENDS = b"\r\n"
-OTHER_SUFFIXES = (".jsonl", ".parquet", ".gz", ".zst")
-"""Suffixes with which `readers` would not read the written file as plain text."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,8 +83,8 @@ def write_documents(
 def _check_names(sources: Sequence[StrPath], target: StrPath) -> None:
     if not sources:
         raise UsageError("expected at least one source file", key="source")
-    if (suffix := Path(target).suffix.lower()) in OTHER_SUFFIXES:
-        raise UsageError.at(target, f"a plain text file must not be named *{suffix}")
+    if not is_plain_text_name(target):  # `readers` would read it in another format
+        raise UsageError.at(target, f"a plain text file must not be named *{Path(target).suffix}")
     for source in sources:
         atomic.check_not_input(source, target)
 
