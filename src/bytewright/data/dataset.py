@@ -61,7 +61,7 @@ class Shard:
             name=json["name"].as_text(),
             num_tokens=json["num_tokens"].as_integer(0, MAX_COUNT),
             num_documents=json["num_documents"].as_integer(0, MAX_COUNT),
-            sha256=json["sha256"].as_text(),
+            sha256=json["sha256"].as_sha256(),
         )
 
 

@@ -99,24 +99,19 @@ class Manifest:
         """Return the checked description of an array in a manifest."""
         json.check_keys("format", *cls.__dataclass_fields__)
 
-        def digits(key: str) -> str:
-            if not re.fullmatch("[0-9a-f]{64}", json[key].as_text()):
-                raise json[key].error("64 hexadecimal digits")
-            return json[key].as_text()
-
         has_mask = "mask_sha256" in json.as_object() or "num_counted" in json.as_object()
         vocabulary_size = json["vocabulary_size"].as_integer(1, 2**32)
         dtype = dtype_for(vocabulary_size).name
         if json["dtype"].value != dtype:
             raise json["dtype"].error(f"{shorten(dtype)} for a vocabulary of {vocabulary_size}")
         return cls(
-            tokenizer_fingerprint=digits("tokenizer_fingerprint"),
+            tokenizer_fingerprint=json["tokenizer_fingerprint"].as_sha256(),
             vocabulary_size=vocabulary_size,
             dtype=dtype,
             num_tokens=json["num_tokens"].as_integer(0, MAX_COUNT),
             num_documents=json["num_documents"].as_integer(0, MAX_COUNT),
-            sha256=digits("sha256"),
-            mask_sha256=digits("mask_sha256") if has_mask else None,
+            sha256=json["sha256"].as_sha256(),
+            mask_sha256=json["mask_sha256"].as_sha256() if has_mask else None,
             num_counted=json["num_counted"].as_integer(0, MAX_COUNT) if has_mask else None,
         )
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -274,6 +275,12 @@ class Json:
         except UnicodeEncodeError:
             raise self.error("Unicode text without lone surrogates") from None
         return self.value
+
+    def as_sha256(self) -> str:
+        """Return the value as a SHA-256 in lower-case hexadecimal digits."""
+        if not re.fullmatch("[0-9a-f]{64}", text := self.as_text()):
+            raise self.error("64 hexadecimal digits")
+        return text
 
     def as_integer(self, lowest: float = -math.inf, highest: float = math.inf) -> int:
         """Return the value as an integer between two bounds, inclusive; 7.0 and true are not integers."""

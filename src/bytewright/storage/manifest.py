@@ -122,8 +122,5 @@ def read_manifest(path: Path) -> tuple[Mapping[str, object], dict[str, Entry]]:
             raise FormatError.at(path, f"{shorten(name)} is not a plain file name")
         entry = root["files"][name]
         entry.check_keys("bytes", "sha256")
-        sha256 = entry["sha256"]
-        if len(sha256.as_text()) != 64:
-            raise sha256.error("64 hexadecimal digits")
-        entries[name] = Entry(entry["bytes"].as_integer(0), sha256.as_text())
+        entries[name] = Entry(entry["bytes"].as_integer(0), entry["sha256"].as_sha256())
     return root["about"].as_object(), entries

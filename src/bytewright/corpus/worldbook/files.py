@@ -155,11 +155,11 @@ def read_world_manifest(path: StrPath) -> WorldManifest | None:
         world=_read_world(document["world"]),
         split=_one_of(document["split"], SPLITS),
         seed=document["seed"].as_integer(),
-        grammar_sha256=document["grammar_sha256"].as_text(),
+        grammar_sha256=document["grammar_sha256"].as_sha256(),
         num_documents=document["num_documents"].as_integer(),
         num_bytes=document["num_bytes"].as_integer(),
         bits=document["bits"].as_number(),
-        sha256=document["sha256"].as_text(),
+        sha256=document["sha256"].as_sha256(),
     )
     with atomic.explain("read", path):
         found = os.path.getsize(path)
