@@ -54,9 +54,9 @@ class WorldGrammar:
     def __post_init__(self) -> None:
         for lexicon in self.lexicons.values():
             _check_words(lexicon)
+        self._check_calls()
         for rule in self.rules.values():
             self._check_rule(rule)
-        self._check_calls()
         self._check_variables()
         _check_prefixes("the genres", [self.firsts_of(Call(genre)) for genre in self.genres])
         if self.uses_things:
@@ -118,13 +118,15 @@ class WorldGrammar:
         }
 
     def _check_calls(self) -> None:
-        """Check that calls end: a rule calls itself only one level deeper."""
+        """Check that calls end: a rule calls itself only one level deeper, and after some text."""
         calls = {
             name: {
                 called
                 for alternative in rule.alternatives
                 for called in slots.called_rules(
-                    part for part in alternative.parts if not isinstance(part, slots.Nest)
+                    part
+                    for number, part in enumerate(alternative.parts)
+                    if not number or not isinstance(part, slots.Nest)
                 )
             }
             for name, rule in self.rules.items()
@@ -133,11 +135,16 @@ class WorldGrammar:
             for name in ended:
                 del calls[name]
         if calls:
-            _reject(f"these rules call each other without nest: {', '.join(sorted(calls))}")
+            names = ", ".join(sorted(calls))
+            _reject(f"these rules call each other without nest, or before any text: {names}")
 
     def _check_variables(self) -> None:
-        """Check the conditions under which the entropy of a word that differs from another one is known."""
+        """Check that variables are drawn, and that the entropy of words that differ from others is known."""
         picks = [part for part in self._all_parts() if isinstance(part, slots.Pick)]
+        drawn = {pick.variable for pick in picks}
+        mentioned = {part.variable for part in self._all_parts() if isinstance(part, slots.Repeat)}
+        if unknown := {*mentioned, *(pick.other for pick in picks if pick.other)} - drawn:
+            _reject(f"no rule, lexicon or variable has the name {min(unknown)}")
         for pick in picks:
             for other in picks:
                 if pick.other is None or other.variable != pick.other:
@@ -148,6 +155,8 @@ class WorldGrammar:
                     _reject(
                         f"{pick.variable} must differ from a word that is drawn from all of {pick.lexicon}"
                     )
+        if self.uses_things and not {slots.THING, slots.NAME} <= self.lexicons.keys():
+            _reject(f"turns need the lexicons {slots.THING} and {slots.NAME}")
         if self.uses_things and not (
             self.lexicons[slots.THING].is_uniform and self.lexicons[slots.NAME].is_uniform
         ):

@@ -33,7 +33,7 @@ pronoun. `{#10-99}` draws a number, `{#+2-9}` draws a number and adds it, `{#}` 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Literal
 
 from bytewright.corpus.sections import Item, Place, Section, read_sections, read_template
@@ -43,6 +43,8 @@ from bytewright.corpus.worldbook.grammar import Limits, WorldGrammar
 
 HEADING = re.compile(r"(limits|genres|facts|turns|words|zipf|join|pairs|range|rule) ([a-z_]+)")
 LEXICONS = ("words", "zipf", "join", "pairs", "range")
+LIMIT = re.compile(r"([a-z_]+) (\d{1,9})")
+RANGE = re.compile(r"(\d{1,9})-(\d{1,9})")
 NUMBER = re.compile(r"#([+*-]?)(\d+)-(\d+)")
 SLOT = re.compile(r"(?:([aA]) )?(?:([a-z]+)=)?([A-Za-z_]+)(?:\.([A-Za-z]+))?(?:-([a-z]+))?")
 
@@ -74,19 +76,36 @@ class _Reader:
             if section.kind in LEXICONS:
                 self.place = section.place
                 self.lexicons[section.name] = self._lexicon(section)
-        self.facts = tuple(item.text for item in self._items("facts"))
+        self.facts = tuple(item.text for item in self._items("facts", self.lexicons))
         for section in self.sections:
             if section.kind == "rule":
                 self._read_rule(section)
         genres = {item.text: item.weight for item in self._items("genres")}
-        turns = {item.text: item.weight for item in self._items("turns")}
-        limits = {item.text.split()[0]: int(item.text.split()[1]) for item in self._items("limits")}
+        turns = {item.text: item.weight for item in self._items("turns", slots.TURNS)}
+        limits = self._limits()
         self._check_names(genres)
         weights = tuple(turns.get(rule, 0) for rule in slots.TURNS)
         return WorldGrammar(self.rules, self.lexicons, genres, self.facts, weights, Limits(**limits))
 
-    def _items(self, kind: str) -> list[Item]:
-        return [item for section in self.sections if section.kind == kind for item in section.items]
+    def _items(self, kind: str, known: Collection[str] | None = None) -> list[Item]:
+        """Return the items of all sections of a kind; reject an item that is not one of the known names."""
+        items = [item for section in self.sections if section.kind == kind for item in section.items]
+        for item in items:
+            if known is not None and item.text not in known:
+                item.place.reject(f"{item.text!r} is not one of {', '.join(known)}")
+        return items
+
+    def _limits(self) -> dict[str, int]:
+        limits: dict[str, int] = {}
+        for item in self._items("limits"):
+            match = LIMIT.fullmatch(item.text)
+            if not match or match[1] not in Limits.__dataclass_fields__:
+                item.place.reject(f"expected a limit such as max_depth 3, found {item.text!r}")
+            limits[match[1]] = int(match[2])
+        for name in Limits.__dataclass_fields__:
+            if name not in limits:
+                self.place.reject(f"the limit {name} is missing")
+        return limits
 
     def _check_names(self, genres: dict[str, int]) -> None:
         used, waiting = set[str](), list(genres)
@@ -113,8 +132,10 @@ class _Reader:
 
     def _words(self, kind: str, text: str) -> list[str]:
         if kind == "range":
-            first, _, last = text.partition("-")
-            return [str(number) for number in range(int(first), int(last) + 1)]
+            match = RANGE.fullmatch(text)
+            if not match:
+                self.place.reject(f"expected a range such as 1600-1855, found {text!r}")
+            return [str(number) for number in range(int(match[1]), int(match[2]) + 1)]
         if kind in ("words", "zipf"):
             if " + " not in text:
                 return [word.strip() for word in text.rstrip(",").split(",")]
