@@ -129,6 +129,13 @@ def test_a_folder_that_is_not_a_dataset_is_rejected(tmp_path: Path) -> None:
     assert raised.value.path == tmp_path
 
 
+def test_only_integers_are_positions(sharded: TokenFile) -> None:
+    assert sharded.tokens[[]].shape == (0,)
+    for wrong in (np.ones(2000, dtype=bool), [1.5], 0.0):
+        with pytest.raises(IndexError):
+            sharded.tokens[wrong]
+
+
 @pytest.mark.parametrize("name", ["tokens-2.npy", "a" * 5000])
 def test_a_missing_shard_is_rejected(tmp_path: Path, ids: np.ndarray, name: str) -> None:
     folder = write_dataset(tmp_path / "many", ids, [700])

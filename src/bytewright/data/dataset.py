@@ -118,6 +118,8 @@ class ShardedIds:
                 raise IndexError("a slice of a dataset has no step")
             return self._read_slice(start, max(start, stop))
         numbers = np.asarray(places)
+        if numbers.size and numbers.dtype.kind not in "iu":  # booleans would be positions 0 and 1
+            raise IndexError(f"the positions of ids must be integers, but are {numbers.dtype}")
         flat = numbers.reshape(-1).astype(np.int64)
         flat = np.where(flat < 0, flat + len(self), flat)
         if flat.size and not (flat.min() >= 0 and flat.max() < len(self)):
