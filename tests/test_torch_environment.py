@@ -160,6 +160,9 @@ def test_without_the_extension_a_child_process_decides_once_per_kind_of_processo
     other = write_cpuinfo("other", "fpu amx_bf16 amx_tile", 1000)
     assert not product_faults(other, works), "another kind of processor is tried for itself"
     assert not product_faults(other, faulty)
+    for answer in tmp_path.glob("cache/bytewright/amx-*"):
+        answer.write_bytes(b"\xff")
+    assert product_faults(other, faulty), "a damaged answer is not read"
     assert not product_faults(tmp_path / "missing", faulty), "not Linux"
 
 

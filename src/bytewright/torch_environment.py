@@ -122,7 +122,8 @@ def product_faults(cpuinfo: Path, program: str = PRODUCT) -> bool:
     cache = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "bytewright")
     answer = cache / f"amx-{hashlib.sha256(kind.encode()).hexdigest()[:16]}"
     with contextlib.suppress(OSError):
-        return answer.read_text() == "faults"
+        if (found := answer.read_bytes()) in (b"works", b"faults"):  # not damaged
+            return found == b"faults"
     code = subprocess.run([sys.executable, "-c", program], capture_output=True).returncode
     is_answered = code in (0, -signal.SIGILL)  # otherwise torch cannot be imported, or the child was killed
     if is_answered and cache.is_absolute():  # it is relative if there is no home folder
