@@ -130,10 +130,12 @@ def test_a_folder_that_is_not_a_dataset_is_rejected(tmp_path: Path) -> None:
 
 
 def test_only_integers_are_positions(sharded: TokenFile) -> None:
-    assert sharded.tokens[[]].shape == (0,)
+    tokens = sharded.tokens
+    assert isinstance(tokens, ShardedIds)
+    assert tokens[[]].shape == (0,)
     for wrong in (np.ones(2000, dtype=bool), [1.5], 0.0):
         with pytest.raises(IndexError):
-            sharded.tokens[wrong]
+            tokens[wrong]
 
 
 @pytest.mark.parametrize("name", ["tokens-2.npy", "a" * 5000])
