@@ -181,6 +181,21 @@ def test_an_empty_file_at_the_end_adds_nothing(
     assert encode_on(threads, tokenizer, cut, tmp_path / "d", num_workers=2).tokens.manifest == expected
 
 
+@pytest.mark.parametrize("special", ["x<|end", END_OF_TEXT * 2])
+@pytest.mark.parametrize("after", [b"", b" \n" * 4000, END_OF_TEXT.encode()])
+def test_a_mark_inside_another_special_token_ends_no_document(
+    threads: Executor, tmp_path: Path, special: str, after: bytes
+) -> None:
+    other = Tokenizer({byte: bytes([byte]) for byte in range(256)}, [], [END_OF_TEXT, special])
+    mark = END_OF_TEXT.encode()
+    (tmp_path / "a.txt").write_bytes(b"one " * 2000 + b"x" + mark + mark + after)
+    (tmp_path / "b.txt").write_bytes(b"two")
+    chosen = [str(tmp_path / name) for name in ("a.txt", "b.txt", "a.txt")]
+    expected = other.encode_file(chosen, tmp_path / "one.npy").manifest
+    cut = cut_texts(chosen, list(other.special_tokens), range_bytes=3000)
+    assert encode_on(threads, other, cut, tmp_path / "d", num_workers=2).tokens.manifest == expected
+
+
 def test_a_tokenizer_without_end_token_encodes_the_same_ids(
     threads: Executor, sources: list[str], tmp_path: Path
 ) -> None:

@@ -38,7 +38,7 @@ from bytewright.formatting import Progress
 from bytewright.storage import atomic
 from bytewright.storage.manifest import manifest_path_of
 from bytewright.tokenizer.formats import read_bytewright, write_bytewright
-from bytewright.tokenizer.tokenizer import Tokenizer
+from bytewright.tokenizer.tokenizer import DocumentCounter, Tokenizer
 from bytewright.tokenizer.vocabulary import PATTERNS, name_of_pattern
 
 MAX_RANGES_PER_TASK = 16
@@ -305,8 +305,9 @@ def _plan(tokenizer: Tokenizer, ranges: Sequence[TextRange], folder: Path) -> li
     tasks = []
     for number, text_range in enumerate(ranges, start=1):
         is_final = number == len(ranges)
-        append_end = has_end and text_range.ends_open and not is_final
-        closes_document = is_final and (text_range.ends_open or not has_end)
+        ends_open = text_range.is_last and has_end and _ends_open(tokenizer, ranges[:number])
+        append_end = ends_open and not is_final
+        closes_document = is_final and (ends_open or not has_end)
         identity = [
             text_range.source,
             text_range.version,
@@ -327,6 +328,22 @@ def _plan(tokenizer: Tokenizer, ranges: Sequence[TextRange], folder: Path) -> li
             )
         )
     return tasks
+
+
+def _ends_open(tokenizer: Tokenizer, ranges: Sequence[TextRange]) -> bool:
+    """Return whether more than white space follows the last end token of the source that ends the ranges.
+
+    If special tokens overlap, a mark in the text can be part of another token, so the ids decide.
+    """
+    is_open = ranges[-1].ends_open
+    if not ends_documents(list(tokenizer.special_tokens)):
+        for text_range in reversed(ranges):
+            documents = DocumentCounter(tokenizer)
+            num_ends = sum(map(documents.count_ends, _encode_pieces(tokenizer, text_range)))
+            is_open = documents.is_open
+            if num_ends or is_open or not text_range.start:
+                break
+    return is_open
 
 
 def _check_folder(folder: Path, names: Sequence[str], *, replace: bool) -> None:

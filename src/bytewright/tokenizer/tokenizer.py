@@ -233,7 +233,7 @@ class Tokenizer:
             check_plain_text(path)
         opened = [_native.FileEncoder(self._native, os.fspath(path)) for path in sources]
         files = [file for file in opened if file.num_bytes]  # before an empty one, no end token is added
-        documents = _DocumentCounter(self)
+        documents = DocumentCounter(self)
         total, before = sum(file.num_bytes for file in files), 0
         with TokenFileWriter(
             target, tokenizer_fingerprint=self.fingerprint, vocabulary_size=self.vocab_size
@@ -284,7 +284,7 @@ def _encode_ahead(file: _native.FileEncoder, num_threads: int) -> Iterator[tuple
             yield future.result(), end
 
 
-class _DocumentCounter:
+class DocumentCounter:
     """Counts the documents of a file whose ids arrive in pieces, in order."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
