@@ -30,6 +30,7 @@ from bytewright.corpus import END_OF_TEXT
 from bytewright.corpus.storybook import Storybook, read_stories
 from bytewright.corpus.worldbook import Derivation
 from bytewright.data.sampler import Tokens
+from bytewright.data.tokenfile import TokenFile
 from bytewright.errors import BytewrightError, UsageError
 from bytewright.experiments.evaluation.token_eval import compute_losses, evaluate_tokens
 from bytewright.experiments.evaluation.world_eval import ExcessReport, account_excess, find_derivations
@@ -45,6 +46,8 @@ from bytewright.train.setup import count_token_bytes, select_device
 
 RECOGNISED_CHARACTERS = 60
 """A text that begins like a story for so many characters is one."""
+DECODED_TOKENS = 300
+"""So many tokens of the data of a run are decoded to recognise their text."""
 
 
 @dataclass(frozen=True)
@@ -200,19 +203,35 @@ def find_floor(file: Path, num_stories: int) -> np.ndarray[tuple[int], np.dtype[
 
 
 def is_of_storybook(run: Run) -> bool:
-    """Return whether a run was trained on the storybook, by the record of its data or by its last sample."""
+    """Return whether a run was trained on the storybook.
+
+    The record of its data decides, or else the beginning of its data, or else its last sample.
+    """
     try:
-        name = read_corpus_name(run.settings.get("data.train"))
+        data = run.settings.get("data.train")
+        name = read_corpus_name(data)
         if name is not None:
             return name == "storybook"
-        samples = run.samples
-    except BytewrightError:
+        text = _read_first_document(run, data) or _read_last_sample(run)
+    except (BytewrightError, OSError):
         return False
-    if not samples:
+    if not text:
         return False
-    text = samples[max(samples)].strip()
     parse = Storybook.load().parse(text)
     return parse.leaves_at is None or parse.leaves_at >= RECOGNISED_CHARACTERS
+
+
+def _read_first_document(run: Run, data: object) -> str:
+    """Return the first document of the training data, truncated; an empty text if the data are missing."""
+    if not isinstance(data, str) or not Path(data).exists():
+        return ""
+    text = run.tokenizer.decode(TokenFile.open(data).tokens[:DECODED_TOKENS])
+    return text.split(END_OF_TEXT)[0].strip()
+
+
+def _read_last_sample(run: Run) -> str:
+    samples = run.samples
+    return samples[max(samples)].strip() if samples else ""
 
 
 def split_stories(tokens: Tokens, end: int, *, newline: int | None = None) -> list[Tokens]:
