@@ -95,7 +95,7 @@ def test_a_text_is_written_and_branched(page: Page, studio: OpenStudio) -> None:
         "Model, bits",
         "True, bits",
         "Excess, bits",
-        "… expected",
+        "Expected excess",
         "In the grammar",
     }
     assert found["Tokens"] == str(count)
@@ -150,14 +150,14 @@ def test_write_can_be_used_with_the_keyboard(page: Page, studio: OpenStudio) -> 
 
 def test_a_text_can_be_scored_continued_and_stopped(page: Page, studio: OpenStudio) -> None:
     open_write(page, studio)
-    page.click(".write-form .row button", 3)  # score only
+    page.click(".write-buttons button", 3)  # score only
     page.until(lambda: page.all(".next-place"))
     before = num_pieces(page)
     assert page.text(".distribution h2").startswith(f"Token {before + 1}")
-    page.click(".write-form .row button", 2)  # continue
+    page.click(".write-buttons button", 2)  # continue
     page.until(lambda: num_pieces(page) > before)
-    page.script("document.querySelectorAll('.write-form .row button')[1].click()")  # stop
-    page.until(lambda: page.find(".write-form .row button:nth-of-type(2)").get_attribute("disabled"))
+    page.script("document.querySelectorAll('.write-buttons button')[1].click()")  # stop
+    page.until(lambda: page.find(".write-buttons button:nth-of-type(2)").get_attribute("disabled"))
 
 
 def test_a_model_of_another_text_has_no_true_probabilities_unless_requested(

@@ -139,19 +139,19 @@ def test_a_text_is_shown_as_tokens_with_their_merges(page: Page) -> None:
 
 def test_sliders_change_the_costs_at_once(page: Page) -> None:
     page.open("calculator")
-    page.until(lambda: page.figure("parameters") == "190 M")
+    page.until(lambda: page.figure("Parameters") == "190 M")
     slider = next(each for each in page.all(".slider") if each.text.startswith("Layers"))
     slider.find_element(CSS, "input").send_keys(Keys.ARROW_RIGHT)
-    page.until(lambda: page.figure("parameters") == "209 M")
+    page.until(lambda: page.figure("Parameters") == "209 M")
     assert ui.Select(page.find("select")).first_selected_option.text == "own shape"
     assert "num_layers=14" in page.driver.current_url
     ui.Select(page.find("select")).select_by_visible_text("gpt2-xl")
-    page.until(lambda: page.figure("parameters") == "2.13 B")
-    before = page.figure("time")
+    page.until(lambda: page.figure("Parameters") == "2.13 B")
+    before = page.figure("Time")
     device = next(each for each in page.all("select") if "RTX 4090" in each.text)
     ui.Select(device).select_by_value("rtx4090")
     page.until(lambda: page.all(".bad"))  # it does not fit
-    page.until(lambda: page.figure("time") != before)
+    page.until(lambda: page.figure("Time") != before)
     page.find("summary").click()
     assert "d_model = 1600" in page.text("pre")
 

@@ -12,6 +12,7 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from starlette.requests import Request
@@ -22,12 +23,13 @@ from bytewright.errors import FormatError
 from bytewright.serve.guard import RejectedError
 from bytewright.serve.protocol import json_response, read_body
 from bytewright.studio.context import Studio
+from bytewright.studio.folder import TOKENIZER_FILES
 from bytewright.tokenizer import Tokenizer, Vocabulary
 from bytewright.tokenizer.formats import read_vocabulary
 from bytewright.tokenizer.inspect import show_token
 from bytewright.tokenizer.vocabulary import Merge
 
-MAX_TEXT_BYTES = 100_000
+MAX_TEXT_BYTES = 500_000
 MAX_TOKENS = 4000
 """How many tokens of a text are described; the counts are those of the whole text."""
 MAX_MERGES = 200
@@ -83,7 +85,12 @@ def make_routes(studio: Studio) -> list[BaseRoute]:
     async def list_tokenizers(request: Request) -> Response:
         scan = await studio.compute(studio.folder.scan)
         return json_response(
-            {"tokenizers": [{"id": each.id, "name": each.name} for each in scan.tokenizers.values()]}
+            {
+                "tokenizers": [
+                    {"id": each.id, "name": each.name, "num_bytes": count_bytes(each.path)}
+                    for each in scan.tokenizers.values()
+                ]
+            }
         )
 
     async def encode(request: Request) -> Response:
@@ -105,6 +112,12 @@ def make_routes(studio: Studio) -> list[BaseRoute]:
         Route("/api/tokenizer/encode", encode, methods=["POST"]),
         Route("/api/tokenizer/token", show_merges, methods=["POST"]),
     ]
+
+
+def count_bytes(path: Path) -> int:
+    """Return the size of the files of a tokenizer, at least 1; equal tokenizers have equal sizes."""
+    files = [path / name for name in TOKENIZER_FILES]
+    return sum(file.stat().st_size for file in files if file.is_file()) or 1
 
 
 def describe_text(loaded: LoadedTokenizer, text: str) -> dict[str, Any]:

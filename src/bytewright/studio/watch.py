@@ -69,7 +69,8 @@ class WatchedRun:
         try:
             summary |= self._read()
         except (BytewrightError, OSError, ArithmeticError, TypeError, ValueError, LookupError) as error:
-            summary |= {"state": "broken", "detail": str(error) or type(error).__name__}
+            reason = str(error) or type(error).__name__
+            summary |= {"state": "broken", "detail": reason.replace(f"{self.run.path}{os.sep}", "")}
         self.version, self.summary = version, finite(summary)
         return True
 

@@ -17,15 +17,17 @@ function readAddress() {
   return { view, params: new URLSearchParams(query) };
 }
 
+function linkOf(view) {
+  return nav.children[VIEWS.indexOf(view)];
+}
+
 async function openView() {
   const { view, params } = readAddress();
   leave?.abort();
   leave = new AbortController();
   const { signal } = leave;
-  for (const link of nav.children) {
-    if (link.dataset.view === view.name) link.setAttribute("aria-current", "page");
-    else link.removeAttribute("aria-current");
-  }
+  for (const link of nav.children) link.removeAttribute("aria-current");
+  linkOf(view).setAttribute("aria-current", "page");
   document.title = `${view.title} – Bytewright studio`;
   const element = h("div", { class: `view view-${view.name}` });
   main.replaceChildren(element);
@@ -40,7 +42,9 @@ async function openView() {
         else params.set(key, value);
       }
       const query = params.toString();
-      history.replaceState(null, "", `#/${view.name}${query ? `?${query}` : ""}`);
+      const address = `#/${view.name}${query ? `?${query}` : ""}`;
+      history.replaceState(null, "", address);
+      linkOf(view).href = address; // a return to this view restores its state
     },
     announce(text) {
       live.textContent = text;
@@ -60,14 +64,14 @@ function handleKey(event) {
   if (event.target.closest("input:not([type=range]):not([type=checkbox]), textarea, select, [contenteditable]")) return;
   const view = VIEWS[Number(event.key) - 1];
   if (view) {
-    location.hash = `#/${view.name}`;
+    linkOf(view).click();
     main.focus({ preventScroll: true });
   } else if (event.key === "t") document.getElementById("theme").click();
 }
 
 nav.replaceChildren(
   ...VIEWS.map((view, index) =>
-    h("a", { href: `#/${view.name}`, dataset: { view: view.name }, title: `${view.title} (key ${index + 1})` }, view.title),
+    h("a", { href: `#/${view.name}`, title: `${view.title} (key ${index + 1})` }, view.title),
   ),
 );
 installThemeSwitch(document.getElementById("theme"));
@@ -77,6 +81,7 @@ try {
   studio = await getJson("/api/studio");
   document.getElementById("folder").textContent = studio.folder;
   await openView();
+  for (const { name } of VIEWS) import(`./views/${name}.js`).catch(() => {}); // the views open without the server, too
 } catch (error) {
   showError(main, error, { retry: () => location.reload() });
 }

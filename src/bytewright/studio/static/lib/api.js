@@ -60,7 +60,9 @@ async function readEvents(stream, onEvent) {
   const reader = stream.pipeThrough(new TextDecoderStream()).getReader();
   let text = "";
   for (;;) {
-    const { done, value } = await reader.read();
+    const { done, value } = await reader.read().catch((error) => {
+      throw isAbort(error) ? error : new ApiError("The connection to the server is lost.", 503);
+    });
     if (done) return;
     text += value;
     const events = text.split("\n\n");

@@ -67,7 +67,7 @@ function drawChart({ picture, legend, caption }, options, width, height) {
   const xs = series.flatMap((each) => each.points.map(([a]) => a));
   const ys = [...series.flatMap((each) => each.points.map(([, b]) => shift(b))), ...marks.map((each) => shift(each.y))];
   const inner = { left: MARGIN.left, right: width - MARGIN.right, top: MARGIN.top, bottom: height - MARGIN.bottom };
-  const xAxis = makeAxis(xs, { log: x.log, start: inner.left, end: inner.right, tight: true, count: Math.floor(width / 75) });
+  const xAxis = makeAxis(xs, { log: x.log, start: inner.left, end: inner.right, tight: true, count: Math.floor(width / 65) });
   const yAxis = makeAxis(
     y.limits ? y.limits.map(shift) : ys,
     { log: y.log, start: inner.bottom, end: inner.top, count: Math.floor(height / 55) },
@@ -75,14 +75,14 @@ function drawChart({ picture, legend, caption }, options, width, height) {
   const formatX = x.format ?? formatTick;
   const formatY = y.format ?? formatTick;
 
-  const content = [s("title", {}, `${title}. ${series.map((each) => each.name).join(", ")}`)];
-  for (const tick of yAxis.ticks) {
+  const content = [];
+  for (const tick of xs.length ? yAxis.ticks : []) {
     const place = yAxis.place(tick);
     content.push(s("line", { x1: inner.left, x2: inner.right, y1: place, y2: place, class: "grid" }));
     content.push(s("text", { x: inner.left - 7, y: place + 4, "text-anchor": "end" }, formatY(tick)));
   }
   content.push(s("line", { x1: inner.left, x2: inner.right, y1: inner.bottom, y2: inner.bottom, class: "axis" }));
-  for (const tick of xAxis.ticks) {
+  for (const tick of xs.length ? xAxis.ticks : []) {
     const place = xAxis.place(tick);
     content.push(s("line", { x1: place, x2: place, y1: inner.bottom, y2: inner.bottom + 4, class: "axis" }));
     content.push(s("text", { x: place, y: inner.bottom + 17, "text-anchor": "middle" }, formatX(tick)));
@@ -118,7 +118,7 @@ function drawChart({ picture, legend, caption }, options, width, height) {
   picture.setAttribute("viewBox", `0 0 ${width} ${height}`);
   picture.setAttribute("aria-label", `${title}, ${y.label}, by ${x.label}. Arrow keys move the cursor.`);
   picture.replaceChildren(...content);
-  caption.replaceChildren(h("b", {}, title), h("span", { class: "quiet end" }, y.label));
+  caption.replaceChildren(h("b", {}, title), h("span", { class: "quiet" }, y.label));
 
   const values = new Map();
   legend.replaceChildren(

@@ -61,8 +61,8 @@ export function slider({ label, value, values = null, min = 0, max = 1, step = 1
     { type: "range", id: newId("slider"), min: values ? 0 : min, max: values ? values.length - 1 : max, step: values ? 1 : step },
   );
   const output = h("output", { for: input.id });
-  const show = () => {
-    output.textContent = format(read());
+  const show = (shown = read()) => {
+    output.textContent = format(shown);
     input.setAttribute("aria-valuetext", output.textContent);
     const low = Number(input.min);
     input.style.setProperty("--share", `${(100 * (Number(input.value) - low)) / (Number(input.max) - low || 1)}%`);
@@ -78,7 +78,7 @@ export function slider({ label, value, values = null, min = 0, max = 1, step = 1
   element.get = read;
   element.set = (wanted) => {
     input.value = position(wanted);
-    show();
+    show(wanted); // exactly, also between two positions
   };
   element.input = input;
   return element;

@@ -20,75 +20,77 @@ export function drawDetails(runs, { settings, samples, colourOf }) {
 function drawOne(run) {
   let remark = run.detail;
   if (!remark && isNumber(run.seconds_left)) remark = `about ${formatSeconds(run.seconds_left)} left`;
-  else if (!remark && run.ending && run.ending !== run.state) remark = `ended by ${run.ending}`;
+  else if (!remark && run.ending && run.ending !== run.state) remark = run.state === "complete" ? `budget of ${run.ending} spent` : `ended by: ${run.ending}`;
   const above = isNumber(run.floor) && isNumber(run.bits_per_byte) ? run.bits_per_byte - run.floor : null;
   return h(
     "section",
     { class: "card", "aria-label": "Selected run" },
-    h("div", { class: "row" }, h("h2", { class: "path" }, run.name), drawReports(run)),
+    h("div", { class: "row" }, h("h2", { class: "path" }, run.name), drawReports(run.reports)),
     run.state === "broken"
       ? h("div", { class: "notice problem" }, h("p", {}, "This run cannot be read: ", run.detail))
       : h(
           "dl",
           { class: "figures" },
-          figure("state", run.state, remark),
-          figure("step", formatInteger(run.step), run.num_steps ? `of ${formatInteger(run.num_steps)}` : ""),
-          figure("validation loss, windows", formatFigure(run.validation_loss), "nats per token"),
+          figure("State", run.state, remark),
+          figure("Step", formatInteger(run.step), run.num_steps ? `of ${formatInteger(run.num_steps)}` : ""),
+          figure("Validation loss, windows", formatFigure(run.validation_loss), "nats per token"),
           figure(
-            "bits per byte, windows",
+            "Bits per byte, windows",
             formatFigure(run.bits_per_byte),
             above === null ? "" : `${formatFigure(above, 3)} above the floor`,
           ),
           isNumber(run.document_bits_per_byte)
             ? figure(
-              "bits per byte, whole documents",
+              "Bits per byte, whole documents",
               formatFigure(run.document_bits_per_byte),
               isNumber(run.floor) ? `${formatFigure(run.document_bits_per_byte - run.floor, 3)} above the floor` : "",
             )
             : null,
           figure(
-            "tokens",
+            "Tokens",
             formatCount(run.tokens),
             isNumber(run.tokens_per_second) ? `${formatCount(run.tokens_per_second)} per second` : "",
           ),
-          figure("time", formatSeconds(run.seconds), isNumber(run.mfu) ? `${formatShare(run.mfu)} of the peak` : ""),
-          figure("parameters", formatCount(run.parameters)),
-          figure("started", run.started ? run.started.slice(0, 10) : "–", run.started ? `${run.started.slice(11, 16)} UTC` : ""),
+          figure("Time", formatSeconds(run.seconds), isNumber(run.mfu) ? `${formatShare(run.mfu)} of the peak FLOPs` : ""),
+          figure("Parameters", formatCount(run.parameters)),
+          figure("Started", run.started ? run.started.slice(0, 10) : "–", run.started ? `${run.started.slice(11, 16)} UTC` : ""),
         ),
   );
 }
 
-function drawReports(run) {
+function drawReports(reports) {
   return h(
     "span",
-    { class: "end row" },
-    run.reports.map((report) => h(
+    { class: "end row reports" },
+    reports.map((report) => h(
       "a",
       { href: `/reports/${report.id}`, target: "_blank", rel: "noopener", title: report.name },
-      run.reports.length > 1 ? report.name : "Report",
+      reports.length > 1 ? report.name : "Report",
     )),
   );
 }
 
 function drawComparison(runs, { settings: settingsOf, colourOf }) {
   const rows = [
-    ["state", (run) => run.state],
-    ["step", (run) => formatInteger(run.step)],
-    ["validation loss, windows", (run) => formatFigure(run.validation_loss)],
-    ["bits per byte, windows", (run) => formatFigure(run.bits_per_byte)],
-    ["bits per byte, whole documents", (run) => formatFigure(run.document_bits_per_byte)],
+    ["State", (run) => run.state],
+    ["Step", (run) => formatInteger(run.step)],
+    ["Validation loss, windows (nats per token)", (run) => formatFigure(run.validation_loss)],
+    ["Bits per byte, windows", (run) => formatFigure(run.bits_per_byte)],
+    ["Bits per byte, whole documents", (run) => formatFigure(run.document_bits_per_byte)],
     [
-      "windows above the floor",
+      "Bits per byte above the floor, windows",
       (run) => (isNumber(run.floor) && isNumber(run.bits_per_byte) ? formatFigure(run.bits_per_byte - run.floor, 3) : "–"),
     ],
-    ["tokens", (run) => formatCount(run.tokens)],
-    ["tokens per second", (run) => formatCount(run.tokens_per_second)],
-    ["time", (run) => formatSeconds(run.seconds)],
-    ["parameters", (run) => formatCount(run.parameters)],
+    ["Tokens", (run) => formatCount(run.tokens)],
+    ["Tokens per second", (run) => formatCount(run.tokens_per_second)],
+    ["Time", (run) => formatSeconds(run.seconds)],
+    ["Parameters", (run) => formatCount(run.parameters)],
   ].map(([name, read]) => [name, runs.map(read)]);
+  const folder = commonFolder(runs.map((run) => run.name));
   const settings = runs.map((run) => settingsOf.get(run.id) ?? {});
-  const keys = [...new Set(settings.flatMap((each) => Object.keys(each)))].filter((key) => !key.startsWith("data."));
-  const differing = keys.filter((key) => new Set(settings.map((each) => String(each[key] ?? "–"))).size > 1);
+  const readable = settings.filter((each) => Object.keys(each).length); // a broken run has no settings
+  const keys = [...new Set(readable.flatMap((each) => Object.keys(each)))].filter((key) => !key.startsWith("data."));
+  const differing = keys.filter((key) => new Set(readable.map((each) => String(each[key] ?? "–"))).size > 1);
   const line = ([name, values], className = "") => h(
     "tr",
     { class: className },
@@ -116,7 +118,7 @@ function drawComparison(runs, { settings: settingsOf, colourOf }) {
               "th",
               { scope: "col", class: "number", title: run.name },
               h("i", { style: { "--c": colourOf(run.id) } }),
-              h("span", {}, shorten(run.name)),
+              h("span", {}, shorten(run.name.slice(folder.length))),
             )),
           ),
         ),
@@ -124,12 +126,12 @@ function drawComparison(runs, { settings: settingsOf, colourOf }) {
         differing.length > 0 && h(
           "tbody",
           {},
-          h("tr", {}, h("th", { colspan: runs.length + 1, class: "group" }, "settings that differ")),
+          h("tr", {}, h("th", { colspan: runs.length + 1, class: "group" }, "Settings that differ")),
           differing.map((key) => line([key, settings.map((each) => String(each[key] ?? "–"))])),
         ),
       ),
     ),
-    h("div", { class: "row" }, runs.filter((run) => run.reports.length).map((run) => drawReports(run))),
+    drawReports([...new Map(runs.flatMap((run) => run.reports).map((report) => [report.id, report])).values()]),
   );
 }
 
@@ -166,6 +168,13 @@ function drawSettings(values) {
     h("summary", {}, `Settings (${settings.length})`),
     h("dl", { class: "settings" }, settings.map(([key, value]) => h("div", {}, h("dt", {}, key), h("dd", {}, String(value))))),
   );
+}
+
+/** Return the folders that all names begin with, such as "runs/sweep/". */
+function commonFolder(names) {
+  const folder = names[0].slice(0, names[0].lastIndexOf("/") + 1);
+  if (names.every((name) => name.startsWith(folder))) return folder;
+  return commonFolder([folder.slice(0, -1), ...names.slice(1)]);
 }
 
 /** Return the last parts of a long name. */

@@ -1,6 +1,5 @@
 /** Light and dark colours: those of the system, unless the user has chosen. */
 const CHOICES = ["auto", "light", "dark"];
-const TITLES = { auto: "Auto", light: "Light", dark: "Dark" };
 
 function readChoice() {
   try {
@@ -14,8 +13,7 @@ function readChoice() {
 function apply(choice, button) {
   if (choice === "auto") delete document.documentElement.dataset.theme;
   else document.documentElement.dataset.theme = choice;
-  button.textContent = TITLES[choice];
-  button.setAttribute("aria-label", `Colours: ${TITLES[choice]}. Change them`);
+  button.textContent = `Colours: ${choice}`;
   button.title = "Colours: as the system, light or dark (key t)";
   document.dispatchEvent(new Event("themechange"));
 }

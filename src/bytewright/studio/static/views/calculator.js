@@ -14,6 +14,13 @@ const VOCABULARIES = [256, 512, 1024, 2048, 3072, 4096, 8192, 10000, 16384, 3200
 const BATCHES = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096];
 const TOKENS = Array.from({ length: 57 }, (_, index) => niceNumber(10 ** (6 + index / 6)));
 const SIZES = Array.from({ length: 73 }, (_, index) => niceNumber(10 ** (6 + index / 12)));
+const MOMENTS = {
+  loss: "while computing the loss",
+  norm: "in the backward pass, final norm",
+  ffn: "in the backward pass, feed-forward layer",
+  attention: "in the backward pass, attention layer",
+  update: "while updating the weights",
+};
 
 export async function mount(element, context) {
   const choices = await getJson("/api/calculator", { signal: context.signal });
@@ -57,7 +64,7 @@ class Calculator {
       (name) => name && this.setShape(this.choices.presets[name]),
     );
     this.wanted = slider({
-      label: "Propose a shape with parameters",
+      label: "Propose a shape by its parameters",
       values: SIZES,
       value: 1.2e8,
       format: formatCount,
@@ -70,10 +77,10 @@ class Calculator {
         size("num_layers", "Layers", LAYERS),
         size("d_model", "Width (d_model)", WIDTHS),
         slider({
-          label: "Heads",
+          label: "Heads × size of a head",
           values: divisors(this.shape.d_model),
           value: this.shape.num_heads,
-          format: (value) => `${formatInteger(value)} of ${formatInteger(this.shape.d_model / value)}`,
+          format: (value) => `${formatInteger(value)} × ${formatInteger(this.shape.d_model / value)}`,
           onInput: (value) => this.change({ num_heads: value, num_kv_heads: value }),
         }),
         slider({
@@ -98,7 +105,7 @@ class Calculator {
       this.save();
     };
     this.parts = slider({
-      label: "Computed in parts",
+      label: "Accumulation steps",
       values: withValue(BATCHES.slice(0, 9), this.setup.accumulate),
       value: this.setup.accumulate,
       format: formatInteger,
@@ -136,7 +143,12 @@ class Calculator {
         field("Optimizer", select(this.choices.optimizers.map((name) => [name, name]), this.setup.optimizer, train("optimizer"))),
         field("Device", select(this.choices.devices, this.setup.device, train("device"))),
       ),
-      choice("Precision", [["bf16", "bf16"], ["fp32", "fp32"]], this.setup.precision, train("precision")),
+      h(
+        "div",
+        { class: "row" },
+        h("span", { class: "quiet", "aria-hidden": "true" }, "Precision"),
+        choice("Precision", [["bf16", "bf16"], ["fp32", "fp32"]], this.setup.precision, train("precision")),
+      ),
     );
     this.figures = h("dl", { class: "figures" });
     this.bars = h("div", { class: "cost-bars" });
@@ -246,40 +258,40 @@ class Calculator {
   draw(answer) {
     const { costs } = answer;
     this.figures.replaceChildren(
-      figure("parameters", formatCount(costs.parameters), formatInteger(costs.parameters)),
-      figure("compute of the run", formatFlops(costs.flops), `${formatFlops(answer.training_flops_per_token)} per token`),
+      figure("Parameters", formatCount(costs.parameters), formatInteger(costs.parameters)),
+      figure("Compute of the run", formatFlops(costs.flops), `${formatFlops(answer.training_flops_per_token)} per token`),
       figure(
-        "tokens",
+        "Tokens",
         formatCount(costs.num_tokens),
         costs.has_assumed_tokens ? "20 per parameter" : `${formatCount(answer.tokens_per_step)} per step`,
       ),
       figure(
-        "peak memory",
+        "Peak memory",
         formatBytes(costs.memory_bytes),
         `${costs.fits === false ? "does not fit" : "of"} ${formatBytes(costs.available_bytes)}`,
         costs.fits === false ? "bad" : "",
       ),
       figure(
-        "largest batch at once",
+        "Largest batch at once",
         formatInteger(costs.largest_batch),
         costs.largest_batch === 0 ? "not even one fits" : "sequences that fit",
       ),
       figure(
-        "time",
+        "Time",
         isNumber(costs.seconds) ? formatSeconds(costs.seconds) : "not known",
         isNumber(costs.tokens_per_second) ? `${formatCount(costs.tokens_per_second)} tokens/s` : "no such step was measured",
       ),
-      figure("utilisation", isNumber(costs.mfu) ? formatShare(costs.mfu) : "–", "of the peak (MFU)"),
+      figure("Utilisation", isNumber(costs.mfu) ? formatShare(costs.mfu) : "–", "of the peak (MFU)"),
       figure(
-        "energy",
+        "Energy",
         isNumber(costs.kilowatt_hours) ? `${formatFigure(costs.kilowatt_hours, 3)} kWh` : "–",
         isNumber(costs.watts) ? `at ${formatInteger(costs.watts)} W` : "power not known",
       ),
     );
     this.bars.replaceChildren(
       drawBar("Parameters", Object.entries(answer.parameters), formatCount),
-      drawBar("Compute of a token, forward", Object.entries(answer.flops_per_token), formatFlops),
-      drawBar(`Tensors at the peak of memory: ${answer.memory_moment}`, Object.entries(answer.memory), formatBytes),
+      drawBar("Compute per token, forward pass", Object.entries(answer.flops_per_token), formatFlops),
+      drawBar(`Peak memory, ${MOMENTS[answer.memory_moment] ?? answer.memory_moment}`, Object.entries(answer.memory), formatBytes),
     );
     this.recipe.textContent = answer.recipe;
     if (document.activeElement !== this.wanted.input) this.wanted.set(costs.parameters);

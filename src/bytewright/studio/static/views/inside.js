@@ -47,27 +47,31 @@ export async function mount(element, context) {
   const norms = lineChart(normsBox, { height: 260, signal });
   const lensTable = h("table", { class: "lens", role: "grid" });
   const lensNote = h("p", { class: "inside-note" });
-  element.append(
-    heading,
-    form,
+  const results = h(
+    "div",
+    { class: "view", hidden: true },
     h("section", { class: "card" }, h("h2", {}, "Text"), tokensNote, tokens),
     h(
       "div",
       { class: "inside-columns" },
       h(
-        "section",
-        { class: "card" },
-        h("h2", {}, "Attention of all heads"),
+        "div",
+        { class: "view" },
         h(
-          "p",
-          { class: "quiet" },
-          "Rows are tokens, columns the tokens they attend to. Stronger colour is more, on a square-root scale.",
+          "section",
+          { class: "card" },
+          h("h2", {}, "Attention of all heads"),
+          h(
+            "p",
+            { class: "quiet" },
+            "Rows are tokens, columns the tokens they attend to. Stronger colour is more, on a square-root scale.",
+          ),
+          grid,
         ),
-        grid,
+        h("section", { class: "card" }, normsBox),
       ),
       h("section", { class: "card" }, headTitle, readout, map),
     ),
-    h("section", { class: "card" }, normsBox),
     h(
       "section",
       { class: "card" },
@@ -81,6 +85,7 @@ export async function mount(element, context) {
       h("div", { class: "scroll lens-scroll", tabindex: -1 }, lensTable),
     ),
   );
+  element.append(heading, form, results);
 
   let data = null;
   let weights = null;
@@ -106,10 +111,12 @@ export async function mount(element, context) {
       data = await postJson("/api/inside/read", { run: picker.run(), text: text.value, top: 5 }, { signal: mine.signal });
     } catch (error) {
       if (isAbort(error)) return;
+      results.hidden = true;
       status.textContent = error.message;
       status.classList.add("error");
       return;
     }
+    results.hidden = false;
     weights = data.attention ? Uint8Array.from(atob(data.attention), (character) => character.charCodeAt(0)) : null;
     layer = Math.min(layer, data.num_layers - 1);
     head = Math.min(head, data.num_heads - 1);
@@ -254,7 +261,7 @@ export async function mount(element, context) {
     const canvas = h("canvas", {});
     drawHead(canvas, layer, head);
     const count = data.ids.length;
-    const step = Math.max(1, Math.ceil(count / 36));
+    const step = Math.ceil((count * 13) / Math.min(608, map.clientWidth - 80)); // 13 pixels for a label
     const labels = [];
     for (let index = 0; index < count; index += step) {
       const place = `${(100 * (index + 0.5)) / count}%`;
@@ -354,6 +361,7 @@ export async function mount(element, context) {
         )),
       ),
     );
+    lensTable.style.setProperty("--columns", data.lens.length + 1);
     lensTable.replaceChildren(
       h("thead", {}, h("tr", {}, h("th", {}, "token"), names.map((name) => h("th", { scope: "col" }, name)))),
       h("tbody", {}, rows),

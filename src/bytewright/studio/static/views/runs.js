@@ -9,7 +9,7 @@ import { seriesColour } from "../lib/theme.js";
 const MAX_SELECTED = 8;
 const METRICS = {
   loss: { title: "Loss", unit: "nats per token", hasFloor: true },
-  bits_per_byte: { title: "Bits per byte, windows", unit: "bits per byte of windows of validation text", hasFloor: true },
+  bits_per_byte: { title: "Bits per byte", unit: "on windows of the validation text", hasFloor: true },
   lr: { title: "Learning rate", unit: "learning rate" },
   gradient_norm: { title: "Gradient norm", unit: "norm" },
   tokens_per_second: { title: "Speed", unit: "tokens per second" },
@@ -37,13 +37,14 @@ class RunsView {
     this.axis = context.params.get("x") in AXES ? context.params.get("x") : "step";
     this.isDistance = context.params.get("floor") !== "0";
     this.stream = null;
-    this.build(element);
+    this.element = element;
+    this.build();
   }
 
-  build(element) {
+  build() {
     const { signal } = this.context;
     this.count = h("p", {});
-    this.lost = h("p", { class: "quiet", role: "status" });
+    this.lost = h("p", { class: "error", role: "status" });
     this.filter = h("input", { type: "search", placeholder: "Filter by name or state", "aria-label": "Filter the runs" });
     this.filter.addEventListener("input", debounce(() => this.drawList(), 80, signal));
     this.sort = select(SORTS, this.context.params.get("sort") ?? "newest", (value) => {
@@ -61,7 +62,8 @@ class RunsView {
       this.context.setParams({ floor: this.isDistance ? null : "0" });
       this.drawChart();
     });
-    this.distanceLabel = h("label", { class: "check" }, this.distance, "distance to the floor");
+    this.distanceNote = h("span", { class: "quiet" });
+    this.distanceLabel = h("label", { class: "check" }, this.distance, "distance to the floor ", this.distanceNote);
     this.details = h("div", { class: "details" });
     const controls = h(
       "div",
@@ -75,7 +77,7 @@ class RunsView {
       choice("Horizontal axis", Object.entries(AXES), this.axis, (key) => this.setAxes({ axis: key })),
       this.distanceLabel,
     );
-    element.append(
+    this.parts = [
       h("header", {}, h("h1", {}, "Runs"), this.count, this.lost),
       h(
         "div",
@@ -93,7 +95,7 @@ class RunsView {
           this.details,
         ),
       ),
-    );
+    ];
   }
 
   async start() {
@@ -102,6 +104,7 @@ class RunsView {
     const wanted = (this.context.params.get("ids") ?? "").split(",").filter((id) => this.runs.has(id));
     this.setSelection(wanted.length ? wanted : this.chooseFirst());
     this.drawList();
+    this.element.append(...this.parts); // all at once, so that nothing moves
   }
 
   /** Return the ids to select at first: the active runs, or else the newest one that has records. */
@@ -176,8 +179,12 @@ class RunsView {
       for (const id of [...this.runs.keys()]) if (!ids.has(id)) this.runs.delete(id);
       for (const run of data.runs) this.runs.set(run.id, run);
       const left = this.selected.filter((id) => ids.has(id));
-      if (left.length < this.selected.length) this.setSelection(left);
-      else if (!left.length && !this.hasUserSelected && this.runs.size) this.setSelection(this.chooseFirst());
+      if (left.length < this.selected.length) {
+        this.context.setParams({ ids: left.join(",") });
+        this.setSelection(left);
+      } else if (!left.length && !this.hasUserSelected && this.runs.size) {
+        this.setSelection(this.chooseFirst());
+      }
       this.drawList();
       if (data.runs.some((run) => this.selected.includes(run.id))) {
         this.drawChart();
@@ -210,8 +217,8 @@ class RunsView {
       (run) => words.every((word) => `${run.name} ${run.state}`.toLowerCase().includes(word)),
     );
     const numActive = [...this.runs.values()].filter((run) => run.state === "running").length;
-    const active = numActive ? `, ${numActive} running` : "";
-    this.count.textContent = `${formatInteger(this.runs.size)} below ${this.context.studio.folder}${active}`;
+    const active = numActive ? `, ${numActive} of them running` : "";
+    this.count.textContent = `${formatInteger(this.runs.size)} ${this.runs.size === 1 ? "run" : "runs"} in ${this.context.studio.folder}${active}`;
     if (!this.runs.size) {
       this.list.replaceChildren(h(
         "li",
@@ -252,8 +259,10 @@ class RunsView {
     const figures = [];
     const loss = run.validation_loss ?? run.loss;
     if (isNumber(loss)) {
-      const title = isNumber(run.validation_loss) ? "validation loss on windows" : "training loss";
-      figures.push(h("span", { title }, `loss ${formatFigure(loss)}`));
+      const [name, title] = isNumber(run.validation_loss)
+        ? ["validation loss", "nats per token, on windows of the validation text"]
+        : ["training loss", "nats per token"];
+      figures.push(h("span", { title }, `${name} ${formatFigure(loss)}`));
     }
     if (isNumber(run.step) && run.state !== "imported" && run.state !== "broken") {
       const total = run.num_steps ? ` of ${formatInteger(run.num_steps)}` : "";
@@ -280,11 +289,14 @@ class RunsView {
   drawChart() {
     const metric = METRICS[this.metric];
     const series = [];
+    const scaled = []; // the series that the vertical axis must show: a diverged run can leave the chart
     const floors = [];
+    const readable = this.selected.filter((id) => this.runs.get(id)?.state !== "broken");
     for (const id of this.selected) {
       const run = this.runs.get(id);
       const data = this.data.get(id);
-      if (!run) continue;
+      const numBefore = series.length;
+      if (!run || run.state === "broken") continue;
       const colour = seriesColour(this.colours.get(id));
       const floor = this.metric === "loss" ? run.floor_nats : this.metric === "bits_per_byte" ? run.floor : null;
       if (isNumber(floor)) floors.push({ floor, bits: run.floor });
@@ -303,15 +315,16 @@ class RunsView {
         });
         if (validation.length) series.push({ name: run.name, colour, points: validation, dots: validation.length < 40 });
       } else series.push({ name: run.name, colour, points: points(this.metric), dots: points(this.metric).length < 40 });
+      if (run.state !== "diverged") scaled.push(...series.slice(numBefore));
     }
     // A floor is shown only if all selected runs have the same: different texts have different entropies.
     const isEqual = (each) => Math.abs(each.bits - floors[0].bits) < 1e-3 * each.bits;
-    const isShared = floors.length > 0 && floors.length === this.selected.length && floors.every(isEqual);
+    const isShared = floors.length > 0 && floors.length === readable.length && floors.every(isEqual);
     const floor = metric.hasFloor && isShared ? Math.min(...floors.map((each) => each.floor)) : null;
     const isAbove = floor !== null && series.every((each) => each.points.every(([, y]) => y > floor));
     const isDistance = this.isDistance && isAbove;
     this.distance.disabled = !isAbove;
-    this.distanceLabel.classList.toggle("off", !isAbove);
+    this.distanceNote.textContent = !isAbove && metric.hasFloor ? "(unknown)" : "";
     this.distanceLabel.title = isAbove
       ? "Subtract the entropy of the text, on a log axis"
       : "Needs runs on the same text with a known entropy, with losses above it";
@@ -324,7 +337,7 @@ class RunsView {
         label: metric.unit,
         log: isDistance,
         origin: isDistance ? floor : 0,
-        limits: isDistance ? null : limitsOf(series, floor, metric),
+        limits: limitsOf(scaled.length ? scaled : series, { floor, metric, isDistance }),
       },
       series,
       references: floor !== null && !isDistance ? [{ label: `entropy floor ${formatFigure(floor)}`, y: floor }] : [],
@@ -347,10 +360,11 @@ class RunsView {
   }
 }
 
-/** Return limits of the vertical axis that leave out the steep start of a loss. */
-function limitsOf(series, floor, metric) {
+/** Return limits of the vertical axis; they leave out the steep start of a loss, unless the axis is a log one. */
+function limitsOf(series, { floor, metric, isDistance }) {
   if (!metric.hasFloor) return null;
   const values = series.flatMap((each) => each.points.map(([, y]) => y)).sort((a, b) => a - b);
+  if (isDistance) return [values[0], values.at(-1)];
   if (values.length < 8) return null;
   const high = values[Math.floor(0.93 * (values.length - 1))];
   return [floor ?? values[0], Math.max(high, values[0] * 1.02)];

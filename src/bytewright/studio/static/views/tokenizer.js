@@ -5,7 +5,9 @@ import { formatFigure, formatInteger } from "../lib/format.js";
 
 const EXAMPLE = "Once upon a time, a naïve little dragon counted 1,234 sheep.\n“Why can't I sleep?” she asked the owl, unhappily.";
 const LONGEST_PARAM = 1500;
+const MAX_CHARACTERS = 150_000; // the rest of a longer text is not sent
 const NUM_COLOURS = 6;
+const HINT = "Point at a token, or move with the arrow keys, to see its merges.";
 
 export async function mount(element, context) {
   const { signal, params } = context;
@@ -14,7 +16,7 @@ export async function mount(element, context) {
     "header",
     {},
     h("h1", {}, "Tokenizer"),
-    h("p", {}, `${formatInteger(tokenizers.length)} below ${context.studio.folder}`),
+    h("p", {}, `${formatInteger(tokenizers.length)} ${tokenizers.length === 1 ? "tokenizer" : "tokenizers"} in ${context.studio.folder}`),
   );
   if (!tokenizers.length) {
     element.append(
@@ -28,19 +30,22 @@ export async function mount(element, context) {
     );
     return;
   }
-  const text = h("textarea", { rows: 4, spellcheck: "false", maxlength: 50000 });
+  const text = h("textarea", { rows: 4, spellcheck: "false" });
   text.value = params.get("text") ?? EXAMPLE;
+  const note = h("small", { class: "quiet end", role: "status" }, HINT);
   const showIds = h("input", { type: "checkbox" });
   const panels = h("div", { class: "columns" });
   const ids = tokenizers.map((each) => each.id);
   const validId = (id, fallback) => (ids.includes(id) ? id : fallback);
   const first = new Panel(context, tokenizers, validId(params.get("a"), ids[0]), false);
-  const second = new Panel(context, tokenizers, params.get("b") === "none" ? "" : validId(params.get("b"), ids[1] ?? ""), true);
-  const update = () => {
+  const second = new Panel(context, tokenizers, params.get("b") === "none" ? "" : validId(params.get("b"), chooseOther(tokenizers, first.id)), true);
+  const update = async () => {
     const isKept = text.value.length <= LONGEST_PARAM && text.value !== EXAMPLE;
     context.setParams({ a: first.id, b: second.id || "none", text: isKept ? text.value : null });
-    first.encode(text.value);
-    second.encode(text.value);
+    const sent = text.value.slice(0, MAX_CHARACTERS).toWellFormed(); // without halves of a character
+    const [used, all] = [sent, text.value].map((each) => formatInteger(each.length));
+    note.textContent = used === all ? HINT : `The text has ${all} characters; the first ${used} are split.`;
+    await Promise.all([first.encode(sent), second.encode(sent)]);
   };
   for (const [panel, other] of [[first, second], [second, first]]) {
     panel.onSelect = update;
@@ -49,8 +54,9 @@ export async function mount(element, context) {
   showIds.addEventListener("change", () => panels.classList.toggle("with-ids", showIds.checked));
   text.addEventListener("input", debounce(update, 120, signal));
   panels.append(first.element, second.element);
+  element.append(header);
+  await update(); // before the rest is shown, so that nothing moves
   element.append(
-    header,
     h(
       "section",
       { class: "card" },
@@ -59,12 +65,19 @@ export async function mount(element, context) {
         "div",
         { class: "row below" },
         h("label", { class: "check" }, showIds, "show ids"),
-        h("small", { class: "quiet end" }, "Point at a token, or move with the arrow keys, to see its merges."),
+        note,
       ),
     ),
     panels,
   );
-  update();
+}
+
+/** Return the id of the tokenizer that differs most from another one in size: copies of it are of no use. */
+function chooseOther(tokenizers, id) {
+  const own = tokenizers.find((each) => each.id === id);
+  const distance = (each) => Math.abs(Math.log(each.num_bytes / own.num_bytes));
+  const others = tokenizers.filter((each) => each !== own);
+  return others.length ? others.reduce((best, each) => (distance(each) > distance(best) ? each : best)).id : "";
 }
 
 class Panel {
@@ -102,33 +115,35 @@ class Panel {
     this.request?.abort();
     this.request = new AbortController();
     const signal = AbortSignal.any([this.request.signal, this.signal]);
-    this.body.hidden = !this.id;
-    if (!this.id) return;
+    if (!this.id) {
+      this.problem?.remove();
+      this.body.hidden = true;
+      return;
+    }
     try {
       const answer = await postJson("/api/tokenizer/encode", { tokenizer: this.id, text }, { signal });
       this.problem?.remove();
+      this.body.hidden = false;
       this.draw(answer);
     } catch (error) {
       if (isAbort(error)) return;
       this.problem?.remove();
-      this.problem = h("div", {});
+      this.problem = h("div", { class: "panel" });
       this.body.before(this.problem);
-      showError(this.problem, error);
-      this.figures.replaceChildren();
-      this.flow.replaceChildren();
-      this.detail.replaceChildren();
+      this.body.hidden = true;
+      showError(this.problem, error, { retry: () => this.encode(text) });
     }
   }
 
   draw(answer) {
     this.figures.replaceChildren(
-      figure("tokens", formatInteger(answer.num_tokens), `${formatInteger(answer.num_distinct)} distinct`),
+      figure("Tokens", formatInteger(answer.num_tokens), `${formatInteger(answer.num_distinct)} distinct`),
       figure(
-        "bytes per token",
+        "Bytes per token",
         answer.num_tokens ? formatFigure(answer.num_bytes / answer.num_tokens, 3) : "–",
         `of ${formatInteger(answer.num_bytes)} bytes`,
       ),
-      figure("vocabulary", formatInteger(answer.vocab_size), `${formatInteger(answer.num_merges)} merges`),
+      figure("Vocabulary", formatInteger(answer.vocab_size), `${formatInteger(answer.num_merges)} merges`),
     );
     let start = 0;
     this.tokens = answer.tokens.map((token) => {
@@ -140,7 +155,7 @@ class Panel {
     const parts = this.tokens.flatMap((token, index) => drawToken(token, index));
     const numMore = answer.num_tokens - this.tokens.length;
     if (numMore > 0) parts.push(h("span", { class: "quiet" }, ` … ${formatInteger(numMore)} more`));
-    if (!this.tokens.length) parts.push(h("span", { class: "quiet" }, "The text is empty."));
+    if (!this.tokens.length) parts.push(h("span", { class: "quiet" }, "Type or paste a text above."));
     this.flow.replaceChildren(...parts);
     this.flow.querySelector("[data-index]")?.setAttribute("tabindex", 0);
     const longest = this.tokens.reduce(

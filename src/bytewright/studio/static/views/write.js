@@ -20,6 +20,7 @@ const ENDINGS = {
   length: "The limit of tokens is reached.",
   context: "The context of the model is full.",
   user: "Stopped.",
+  lost: "The server ended the connection before the text was complete. Press Continue.",
 };
 
 export async function mount(element, context) {
@@ -91,7 +92,7 @@ export async function mount(element, context) {
     length,
     field("Seed", seed, "The same seed and settings give the same text."),
     field("True probabilities", compare),
-    h("div", { class: "row" }, writeButton, stopButton, moreButton, scoreButton),
+    h("div", { class: "write-buttons" }, writeButton, stopButton, moreButton, scoreButton),
   );
 
   // The text
@@ -154,6 +155,7 @@ export async function mount(element, context) {
     stop();
     context.setParams({ prompt: prompt.value, run: picker.run() });
     const job = begin("Reading the text…");
+    if (matchMedia("(max-width: 720px)").matches) text.scrollIntoView({ block: "nearest" });
     try {
       const read = await postJson("/api/write/read", { ...settings(), text: prompt.value }, { signal: job.signal });
       setTruth(read.grammar);
@@ -185,7 +187,7 @@ export async function mount(element, context) {
           if (branch === current) appendToken(branch.tokens.length - 1);
         },
       });
-      branch.reason = reason || "user";
+      branch.reason = reason || (job.signal.aborted ? "user" : "lost");
       finish(job);
       context.announce(`${branch.tokens.length} tokens. ${ENDINGS[branch.reason]}`);
     } catch (error) {
@@ -240,6 +242,7 @@ export async function mount(element, context) {
 
   function setTruth(value) {
     hasTruth = value;
+    element.classList.toggle("has-truth", hasTruth);
     if (!hasTruth && colour !== "bits") colour = "bits";
     const options = [["bits", "surprise"], ["true_bits", "true surprise"], ["excess", "excess"]];
     colours.replaceChildren(
@@ -449,13 +452,13 @@ export async function mount(element, context) {
       const count = branch.tokens.length;
       const rows = [
         ["Tokens", String(count), ""],
-        ["Model, bits", formatBits(total.bits, 1), count ? `${formatBits(total.bits / count)} per token` : ""],
+        ["Model, bits", formatBits(total.bits, 1), count ? `${formatBits(total.bits / count)} / token` : ""],
       ];
       if (hasTruth) {
-        const mean = (value, digits) => (total.numTrue ? `${formatBits(value / total.numTrue, digits)} per token` : "");
+        const mean = (value, digits) => (total.numTrue ? `${formatBits(value / total.numTrue, digits)} / token` : "");
         rows.push(["True, bits", formatBits(total.true, 1), mean(total.true, 2)]);
         rows.push(["Excess, bits", formatBits(total.excess, 1), mean(total.excess, 3)]);
-        rows.push(["… expected", formatBits(total.expected, 1), mean(total.expected, 3)]);
+        rows.push(["Expected excess", formatBits(total.expected, 1), mean(total.expected, 3)]);
         rows.push([
           "In the grammar",
           total.isInGrammar ? "all" : String(total.numTrue),
@@ -479,9 +482,8 @@ export async function mount(element, context) {
     const token = current?.tokens[selected];
     const before = token ? token.before : current?.next;
     distributionTitle.replaceChildren(
-      "Token ",
-      selected === null ? "" : String(selected + 1),
-      token ? h("code", {}, ` ${tokenLabel(token.text)}`) : "",
+      selected === null ? "Next token" : `Token ${selected + 1} `,
+      token ? h("code", {}, tokenLabel(token.text)) : "",
     );
     if (!before) {
       facts.replaceChildren();
