@@ -160,6 +160,20 @@ def test_a_text_can_be_scored_continued_and_stopped(page: Page, studio: OpenStud
     page.until(lambda: page.find(".write-buttons button:nth-of-type(2)").get_attribute("disabled"))
 
 
+def test_a_text_that_the_server_ends_is_not_complete(driver: Any, studio: OpenStudio) -> None:
+    with open_studio(studio.server.studio.folder.path) as ending:
+        page = Page(driver, ending.url)
+        open_write(page, ending)
+        page.click(".write-buttons button", 3)  # score only
+        page.until(lambda: page.all(".next-place"))
+        ending.server.studio.end_streams()
+        page.click(".write-buttons button", 2)  # continue
+        page.until(lambda: "server ended" in page.text(".write-status"))
+        assert page.find(".write-buttons button:nth-of-type(3)").is_enabled()
+        driver.get("about:blank")
+        page.messages()
+
+
 def test_a_model_of_another_text_has_no_true_probabilities_unless_requested(
     page: Page, studio: OpenStudio
 ) -> None:

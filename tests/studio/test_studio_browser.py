@@ -6,6 +6,7 @@ Needs selenium, Chromium and its driver (Debian: chromium, chromium-driver); ski
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,16 @@ from typing import Any
 import pytest
 
 from browser_pages import CSS, Keys, Page, open_browser, ui, webdriver
-from studios import OpenStudio, append_records, open_studio, write_floor, write_run, write_tokenizer
+from bytewright.train.metrics_log import MetricsLog
+from studios import (
+    OpenStudio,
+    append_records,
+    make_record,
+    open_studio,
+    write_floor,
+    write_run,
+    write_tokenizer,
+)
 
 VIEWS = ("runs", "tokenizer", "write", "inside", "calculator")
 KEY = "correct horse"
@@ -104,6 +114,40 @@ def test_a_broken_run_shows_its_reason_as_text(page: Page, studio: OpenStudio) -
     page.until(lambda: "config.json" in page.text(".details"))
 
 
+def test_a_broken_or_diverged_run_hides_nothing_of_the_others(driver: Any, tmp_path: Path) -> None:
+    for name, lr in (("first", 1e-3), ("second", 3e-3), ("diverged", 9.0), ("broken", 2.0)):
+        write_run(tmp_path / "sweep" / name, lr=lr)
+    (tmp_path / "sweep" / "broken" / "config.json").write_text("{")
+    path = tmp_path / "sweep" / "diverged" / "metrics.jsonl"
+    log = MetricsLog(path, path.stat().st_size)
+    log.write(make_record(110, loss=9e5, validation_loss=9e5))
+    log.write({"event": "ended", "ending": "diverged", "step": 110})
+    log.close()
+    write_floor(tmp_path / "sweep", 0.4)
+    with open_studio(tmp_path) as studio:
+        page, ids = Page(driver, studio.url), studio.run_ids()
+        page.open(f"runs?ids={','.join(ids.values())}")
+        page.until(lambda: len(page.all(".chart path.line")) == 6)  # no curves of the broken run
+        assert "above the entropy floor" in page.text(".chart figcaption")
+        for distance in (True, False):
+            labels = [each.text for each in page.all(".chart text[text-anchor=end]")]
+            ticks = [float(label.replace(" k", "e3")) for label in labels if label[0].isdigit()]
+            assert max(ticks) < 10, distance
+            page.find(".controls .check input").click()
+        settings = page.all(".compare tbody")[1].find_elements(CSS, "tr")
+        assert [row.text.split()[0] for row in settings[1:]] == ["optimizer.lr"]
+        heads = [each.text for each in page.all(".compare thead span")[1:]]
+        assert sorted(heads) == ["broken", "diverged", "first", "second"]  # without their common folder
+        assert len(page.all(".runs .reason")) == 1
+        assert page.text(".runs .reason").startswith("config.json")
+        # A selected run is removed.
+        shutil.rmtree(tmp_path / "sweep" / "broken")
+        page.until(lambda: len(page.all(".runs li.selected")) == 3)
+        page.until(lambda: ids["sweep/broken"] not in page.driver.current_url)
+        driver.get("about:blank")
+    assert page.messages() == []
+
+
 def test_a_report_opens_from_a_run(page: Page, studio: OpenStudio) -> None:
     page.open(f"runs?ids={studio.run_ids()['sweep/first']}")
     page.until(lambda: page.all(".details a"))
@@ -135,6 +179,45 @@ def test_a_text_is_shown_as_tokens_with_their_merges(page: Page) -> None:
     page.until(lambda: page.find(".token small").is_displayed())
     ui.Select(page.all("section select")[1]).select_by_visible_text("none")
     page.until(lambda: not page.all(".tokens")[1].is_displayed())
+
+
+def test_a_long_text_is_truncated_with_a_notice(page: Page) -> None:
+    page.open("tokenizer")
+    page.until(lambda: page.all(".token"))
+    tokenizers = [ui.Select(each).first_selected_option.text for each in page.all("section select")]
+    assert "tokenizers/small" in tokenizers  # two copies of one tokenizer are not compared
+    assert len(set(tokenizers)) == 2
+    # A paste, in which the limit divides a character in two.
+    page.script(
+        """
+        const area = document.querySelector("textarea");
+        area.value = "\\ud83d".repeat(149999) + "😀".repeat(200000);
+        area.dispatchEvent(new Event("input"));
+        """
+    )
+    page.until(lambda: "first 150,000" in page.text(".below small"))
+    page.until(lambda: "more" in page.text(".tokens"))
+    assert "549,999" in page.text(".below small")
+    page.find("textarea").send_keys(Keys.CONTROL, "a", Keys.NULL, Keys.DELETE)
+    page.until(lambda: "paste" in page.text(".tokens"))
+    assert "Point" in page.text(".below small")
+
+
+def test_a_view_keeps_its_state_until_the_user_returns(page: Page) -> None:
+    page.open("tokenizer")
+    page.find("textarea").send_keys(" and more")
+    page.until(lambda: "and+more" in page.driver.current_url)
+    page.script("document.activeElement.blur()")
+    page.press("5")
+    page.until(lambda: page.figure("Parameters"))
+    page.press("2")
+    page.until(lambda: page.all(".token"))
+    assert page.find("textarea").get_attribute("value").endswith(" and more")
+    page.driver.back()
+    page.find(".view-calculator h1")
+    page.driver.forward()
+    page.until(lambda: page.all(".token"))
+    assert page.find("textarea").get_attribute("value").endswith(" and more")
 
 
 def test_sliders_change_the_costs_at_once(page: Page) -> None:
@@ -192,5 +275,8 @@ def test_a_lost_server_is_reported(driver: Any, folder: Path) -> None:
         page.open("runs")
         page.until(lambda: page.all(".runs li"))
     page.until(lambda: "lost" in page.text(".view > header"))
+    page.press("2")  # a view that was not open before
+    page.until(lambda: "does not answer" in page.text(".notice"))
+    assert page.text(".notice button") == "Try again"
     driver.get("about:blank")
     page.messages()

@@ -278,8 +278,8 @@ class Calculator {
       ),
       figure(
         "Time",
-        isNumber(costs.seconds) ? formatSeconds(costs.seconds) : "not known",
-        isNumber(costs.tokens_per_second) ? `${formatCount(costs.tokens_per_second)} tokens/s` : "no such step was measured",
+        isNumber(costs.seconds) ? formatSeconds(costs.seconds) : "unknown",
+        isNumber(costs.tokens_per_second) ? `${formatCount(costs.tokens_per_second)} tokens/s` : "no measured speed",
       ),
       figure("Utilisation", isNumber(costs.mfu) ? formatShare(costs.mfu) : "–", "of the peak (MFU)"),
       figure(
