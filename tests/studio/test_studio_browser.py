@@ -109,6 +109,18 @@ def test_runs_are_selected_compared_and_followed(page: Page, folder: Path) -> No
     page.until(lambda: "100 steps" in page.text(".runs"))
 
 
+def test_a_page_in_the_background_follows_no_runs(page: Page, studio: OpenStudio) -> None:
+    page.open("runs")
+    page.until(lambda: studio.server.studio.num_streams == 1)
+    first = page.driver.current_window_handle
+    page.driver.switch_to.new_window("tab")
+    page.until(lambda: studio.server.studio.num_streams == 0)
+    page.driver.close()
+    page.driver.switch_to.window(first)
+    page.until(lambda: studio.server.studio.num_streams == 1)
+    page.until(lambda: page.all(".runs li.selected"))
+
+
 def test_a_broken_run_shows_its_reason_as_text(page: Page, studio: OpenStudio) -> None:
     page.open(f"runs?ids={studio.run_ids()['broken']}")
     page.until(lambda: "config.json" in page.text(".details"))

@@ -18,9 +18,6 @@ export function drawDetails(runs, { settings, samples, colourOf }) {
 }
 
 function drawOne(run) {
-  let remark = run.detail;
-  if (!remark && isNumber(run.seconds_left)) remark = `about ${formatSeconds(run.seconds_left)} left`;
-  else if (!remark && run.ending && run.ending !== run.state) remark = run.state === "complete" ? `budget of ${run.ending} spent` : `ended by: ${run.ending}`;
   const above = isNumber(run.floor) && isNumber(run.bits_per_byte) ? run.bits_per_byte - run.floor : null;
   return h(
     "section",
@@ -31,7 +28,7 @@ function drawOne(run) {
       : h(
           "dl",
           { class: "figures" },
-          figure("State", run.state, remark),
+          figure("State", run.state, describeState(run)),
           figure("Step", formatInteger(run.step), run.num_steps ? `of ${formatInteger(run.num_steps)}` : ""),
           figure("Validation loss, windows", formatFigure(run.validation_loss), "nats per token"),
           figure(
@@ -56,6 +53,14 @@ function drawOne(run) {
           figure("Started", run.started ? run.started.slice(0, 10) : "–", run.started ? `${run.started.slice(11, 16)} UTC` : ""),
         ),
   );
+}
+
+/** Return what is known about a state: the reason for it, or the time that is left. */
+function describeState(run) {
+  if (run.detail) return run.detail;
+  if (isNumber(run.seconds_left)) return `about ${formatSeconds(run.seconds_left)} left`;
+  if (!run.ending || run.ending === run.state) return "";
+  return run.state === "complete" ? `budget of ${run.ending} spent` : `ended by: ${run.ending}`;
 }
 
 function drawReports(reports) {

@@ -272,9 +272,9 @@ class Calculator {
         costs.fits === false ? "bad" : "",
       ),
       figure(
-        "Largest batch at once",
+        "Largest batch",
         formatInteger(costs.largest_batch),
-        costs.largest_batch === 0 ? "not even one fits" : "sequences that fit",
+        costs.largest_batch === 0 ? "not even one sequence fits" : "sequences that fit",
       ),
       figure(
         "Time",

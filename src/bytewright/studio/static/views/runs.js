@@ -39,6 +39,9 @@ class RunsView {
     this.stream = null;
     this.element = element;
     this.build();
+    // A browser opens six connections to a server at most: pages in the background must not occupy them.
+    const followIfVisible = () => (document.hidden ? this.stream?.abort() : this.follow());
+    document.addEventListener("visibilitychange", followIfVisible, { signal: context.signal });
   }
 
   build() {

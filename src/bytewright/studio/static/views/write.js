@@ -155,7 +155,7 @@ export async function mount(element, context) {
     stop();
     context.setParams({ prompt: prompt.value, run: picker.run() });
     const job = begin("Reading the text…");
-    if (matchMedia("(max-width: 720px)").matches) text.scrollIntoView({ block: "nearest" });
+    if (matchMedia("(max-width: 720px)").matches) text.scrollIntoView();
     try {
       const read = await postJson("/api/write/read", { ...settings(), text: prompt.value }, { signal: job.signal });
       setTruth(read.grammar);
