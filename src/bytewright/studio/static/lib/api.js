@@ -82,7 +82,9 @@ async function readEvents(stream, onEvent) {
 }
 
 function withBody(body) {
-  return { method: "POST", body: JSON.stringify(body), headers: { "content-type": "application/json" } };
+  // A text can end with half a character, which is not valid Unicode.
+  const content = JSON.stringify(body, (key, value) => (typeof value === "string" ? value.toWellFormed() : value));
+  return { method: "POST", body: content, headers: { "content-type": "application/json" } };
 }
 
 async function request(path, options) {

@@ -229,6 +229,7 @@ function linearTicks(low, high, count) {
 
 function logTicks(low, high, count) {
   const decades = Math.log10(high / low);
+  if (decades < 0.8) return linearTicks(low, high, count);
   const shares = decades > count ? [1] : decades > 1.5 ? [1, 3] : [1, 2, 5];
   const ticks = [];
   for (let power = Math.floor(Math.log10(low)); power <= Math.ceil(Math.log10(high)); power += 1) {

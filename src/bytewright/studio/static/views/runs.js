@@ -344,7 +344,7 @@ class RunsView {
       },
       series,
       references: floor !== null && !isDistance ? [{ label: `entropy floor ${formatFigure(floor)}`, y: floor }] : [],
-      empty: this.selected.length ? "no records yet" : "select a run",
+      empty: this.selected.length ? "no records yet" : this.runs.size ? "select a run" : "no runs yet",
     });
   }
 

@@ -42,7 +42,7 @@ export async function mount(element, context) {
   const update = async () => {
     const isKept = text.value.length <= LONGEST_PARAM && text.value !== EXAMPLE;
     context.setParams({ a: first.id, b: second.id || "none", text: isKept ? text.value : null });
-    const sent = text.value.slice(0, MAX_CHARACTERS).toWellFormed(); // without halves of a character
+    const sent = text.value.slice(0, MAX_CHARACTERS);
     const [used, all] = [sent, text.value].map((each) => formatInteger(each.length));
     note.textContent = used === all ? HINT : `The text has ${all} characters; the first ${used} are split.`;
     await Promise.all([first.encode(sent), second.encode(sent)]);
