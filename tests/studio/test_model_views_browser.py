@@ -79,6 +79,8 @@ def test_a_view_fits_the_page(page: Page, studio: OpenStudio, view: str, width: 
     else:
         page.until(lambda: page.all(".lens td"))
     assert page.script("return document.documentElement.scrollWidth") <= width
+    assert page.layout_shift() < 0.1
+    assert page.low_contrast() == []
 
 
 def test_a_text_is_written_and_branched(page: Page, studio: OpenStudio) -> None:

@@ -75,6 +75,10 @@ def test_a_view_fits_the_page(page: Page, view: str, width: int, scheme: str) ->
     page.find(f".view-{view} h1")
     page.until(lambda: page.all(".view .card, .view .notice"))
     assert page.script("return document.documentElement.scrollWidth") <= width
+    page.until(lambda: view != "tokenizer" or page.all(".token"))
+    page.until(lambda: view != "calculator" or page.figure("Parameters"))
+    assert page.layout_shift() < 0.1
+    assert page.low_contrast() == []
     red, green, blue = map(
         int, re.findall(r"\d+", page.find("body").value_of_css_property("background-color"))[:3]
     )

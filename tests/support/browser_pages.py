@@ -22,6 +22,48 @@ errors = pytest.importorskip("selenium.common.exceptions", reason=REASON)
 
 CSS = "css selector"
 HANG_SECONDS = 120
+LAYOUT_SHIFT = """
+const done = arguments[0];
+const watch = new PerformanceObserver((list) => {
+  const moves = list.getEntries().filter((entry) => !entry.hadRecentInput);
+  done(moves.reduce((sum, entry) => sum + entry.value, 0));
+});
+watch.observe({ type: "layout-shift", buffered: true });
+setTimeout(() => done(0), 500);
+"""
+LOW_CONTRAST = """
+const pen = new OffscreenCanvas(1, 1).getContext("2d", { willReadFrequently: true });
+function resolve(colour) {
+  pen.clearRect(0, 0, 1, 1);
+  pen.fillStyle = colour;
+  pen.fillRect(0, 0, 1, 1);
+  return pen.getImageData(0, 0, 1, 1).data;
+}
+const blend = (front, back) => [0, 1, 2].map((i) => (front[i] * front[3] + back[i] * (255 - front[3])) / 255);
+function background(element) {
+  const below = element.parentElement ? background(element.parentElement) : [255, 255, 255];
+  return blend(resolve(getComputedStyle(element).backgroundColor), below);
+}
+function luminance(colour) {
+  const linear = (x) => (x <= 0.03928 ? x / 12.92 : ((x + 0.055) / 1.055) ** 2.4);
+  const [r, g, b] = colour.map((x) => linear(x / 255));
+  return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+}
+const found = [];
+for (const element of document.querySelectorAll("body *:not(.hidden, .hidden *, .skip, :disabled)")) {
+  const texts = [...element.childNodes].filter((node) => node.nodeType === Node.TEXT_NODE);
+  const text = texts.map((node) => node.data.trim()).join("");
+  if (!text || !element.checkVisibility()) continue;
+  const style = getComputedStyle(element);
+  const isDrawn = element.namespaceURI.endsWith("svg");
+  const back = background(isDrawn ? element.closest("svg") : element);
+  const front = blend(resolve(isDrawn ? style.fill : style.color), back);
+  const [low, high] = [luminance(front), luminance(back)].sort((a, b) => a - b);
+  const isLow = (high + 0.05) / (low + 0.05) < 4.5;
+  if (isLow) found.push(`${element.tagName}.${element.getAttribute("class")}: ${text}`);
+}
+return found;
+"""
 
 
 class Page:
@@ -78,6 +120,17 @@ class Page:
     def script(self, source: str) -> Any:
         """Return the value of a script."""
         return self.driver.execute_script(source)
+
+    def layout_shift(self) -> float:
+        """Return how much has moved since the page was opened without an action of the user.
+
+        It is the sum of the scores of the Layout Instability API; below 0.1 is regarded as good.
+        """
+        return float(self.driver.execute_async_script(LAYOUT_SHIFT))
+
+    def low_contrast(self) -> list[str]:
+        """Return the visible texts with a contrast below 4.5, the minimum of WCAG AA for normal text."""
+        return list(self.script(LOW_CONTRAST))
 
     def messages(self) -> list[str]:
         """Return the messages of the console since the last call."""
