@@ -28,6 +28,7 @@ def main(folder: Path) -> None:
     """Open each view, bring it into a typical state, and write its picture."""
     with open_studio(folder) as studio, open_browser() as driver:
         page = Page(driver, studio.url)
+        driver.execute_cdp_cmd("Emulation.setScrollbarsHidden", {"hidden": True})
         runs = {run["name"]: run for run in studio.get("/api/runs").json()["runs"]}
         demo = runs["demo/run"]
         same_text = [run["id"] for run in runs.values() if run.get("floor") == demo["floor"]]
@@ -56,6 +57,7 @@ def main(folder: Path) -> None:
         page.open(f"inside?run={demo['id']}&layer=1&head=1")
         page.until(lambda: page.all(".lens td"))
         page.click(".inside-story .piece", 13)
+        webdriver.ActionChains(driver).move_to_element(page.find(".brand")).perform()
         page.script("scrollTo(0, document.querySelector('.inside-story').parentElement.offsetTop - 70)")
         save(page, "inside", 1000)
 
@@ -72,7 +74,7 @@ def wait_for_text(page: Page, num_branches: int) -> None:
 
 def save(page: Page, name: str, height: int) -> None:
     """Write the picture of the page at a height."""
-    size = {"width": WIDTH, "height": height, "deviceScaleFactor": 1, "mobile": True}  # no scroll bar
+    size = {"width": WIDTH, "height": height, "deviceScaleFactor": 1, "mobile": False}
     page.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     page.script("return new Promise((done) => setTimeout(done, 500))")  # charts follow the size
     picture = page.driver.execute_cdp_cmd("Page.captureScreenshot", {"format": "png"})["data"]
