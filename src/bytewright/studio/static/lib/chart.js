@@ -5,7 +5,7 @@
  *     chart.update({
  *       title: "Validation loss",
  *       x: { label: "step" }, y: { label: "nats per token", log: false, origin: 0 },
- *       series: [{ name: "tiny", colour: "var(--c0)", points: [[x, y], …], dashed: false, dots: false }],
+ *       series: [{ name: "tiny", colour: "var(--c0)", points: [[x, y], …], dashed: false, wide: false, dots: false }],
  *       references: [{ label: "entropy floor", y: 0.71 }],
  *     });
  *
@@ -98,7 +98,7 @@ function drawChart({ picture, legend, caption }, options, width, height) {
   for (const each of series) {
     const points = each.points.map(([a, b]) => [xAxis.place(a), yAxis.place(shift(b))]);
     const path = points.map(([a, b], index) => `${index ? "L" : "M"}${a.toFixed(1)} ${b.toFixed(1)}`).join("");
-    body.append(s("path", { d: path, class: each.dashed ? "line dashed" : "line", style: { "--c": each.colour } }));
+    body.append(s("path", { d: path, class: `line ${styleOf(each)}`, style: { "--c": each.colour } }));
     const dots = each.dots || points.length === 1 ? points : [];
     body.append(...dots.map(([a, b]) => s("circle", { cx: a, cy: b, r: 2.8, class: "dot", style: { "--c": each.colour } })));
   }
@@ -128,7 +128,7 @@ function drawChart({ picture, legend, caption }, options, width, height) {
       return h(
         "li",
         { style: { "--c": each.colour }, title: each.name },
-        h("i", { class: each.dashed ? "dashed" : "" }),
+        h("i", { class: styleOf(each) }),
         h("span", {}, each.name),
         value,
       );
@@ -176,6 +176,10 @@ function drawChart({ picture, legend, caption }, options, width, height) {
     if (stops.length) moveTo(Math.min(stops.length - 1, Math.max(0, (at ?? (by > 0 ? -1 : stops.length)) + by)));
   };
   return { moveTo, moveToValue, point, step, at: () => (at === null ? null : stops[at]) };
+}
+
+function styleOf(series) {
+  return series.dashed ? "dashed" : series.wide ? "wide" : "";
 }
 
 /** Return the last point at or before x, if the series reaches to x. */

@@ -431,7 +431,7 @@ export async function mount(element, context) {
   // Sums and the chart
 
   function sum(branch) {
-    const total = { bits: 0, true: 0, excess: 0, expected: 0, numTrue: 0, isInGrammar: true };
+    const total = { bits: 0, true: 0, excess: 0, expected: 0, numTrue: 0 };
     for (const token of branch.tokens) {
       total.bits += token.bits ?? 0;
       if (typeof token.true_bits === "number") {
@@ -439,7 +439,7 @@ export async function mount(element, context) {
         total.true += token.true_bits;
         total.excess += token.bits - token.true_bits;
         total.expected += token.before?.expected_excess ?? 0;
-      } else if (token.true_bits === null) total.isInGrammar = false;
+      }
     }
     return total;
   }
@@ -459,17 +459,14 @@ export async function mount(element, context) {
         rows.push(["True, bits", formatBits(total.true, 1), mean(total.true, 2)]);
         rows.push(["Excess, bits", formatBits(total.excess, 1), mean(total.excess, 3)]);
         rows.push(["Expected excess", formatBits(total.expected, 1), mean(total.expected, 3)]);
-        rows.push([
-          "In the grammar",
-          total.isInGrammar ? "all" : String(total.numTrue),
-          total.isInGrammar ? "" : "tokens with true bits",
-        ]);
+        rows.push(["In the grammar", String(total.numTrue), `of ${count} tokens`]);
       }
       figures.replaceChildren(...rows.map((row) => figure(...row)));
       const series = [{ name: "model", colour: "var(--c1)", points: branch.tokens.map((token, index) => [index + 1, token.bits]) }];
-      if (hasTruth) series.push({
+      if (hasTruth) series.unshift({
         name: "grammar",
         colour: "var(--c2)",
+        wide: true, // the model's line is drawn on it, and both stay visible
         points: branch.tokens.map((token, index) => [index + 1, token.true_bits]),
       });
       chart.update({ title: "Surprise of each token", x: { label: "token" }, y: { label: "bits" }, series, references: [] });
