@@ -59,6 +59,28 @@ class UsageError(BytewrightError, ValueError):
     exit_code = 2
 
 
+class OutputExistsError(UsageError):
+    """The output exists already, and may not be replaced without permission.
+
+    >>> error = OutputExistsError("a.txt exists already", path="a.txt")
+    >>> error.describe("add --replace")
+    'a.txt exists already; choose another name, or add --replace'
+    >>> str(error)
+    'a.txt exists already; choose another name, or set replace'
+    """
+
+    def __init__(self, problem: str, *, path: str | PathLike[str] | None = None) -> None:
+        super().__init__(problem, path=path, key="replace")
+        self.problem = problem
+
+    def __str__(self) -> str:
+        return self.describe("set replace")
+
+    def describe(self, permission: str | None) -> str:
+        """Return the message; `permission` is how the caller allows a replacement, None if it cannot."""
+        return f"{self.problem}; choose another name" + (f", or {permission}" if permission else "")
+
+
 class FormatError(BytewrightError, ValueError):
     """The contents of a file are invalid: truncated, malformed, contradictory or hostile."""
 

@@ -34,6 +34,7 @@ from bytewright.cli import Terminated
 from bytewright.errors import (
     BytewrightError,
     LostRankError,
+    OutputExistsError,
     ReportedError,
     UsageError,
     escape_controls,
@@ -161,10 +162,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         return error.exit_code if isinstance(error, ReportedError) else _fail(str(error), error.exit_code)
     except BytewrightError as error:
-        sentence = str(error)
-        if error.key == "replace":  # functions name their argument; a command has an option for it
-            sentence = sentence.replace("set replace", "add --replace")
-        return _fail(sentence, error.exit_code)
+        return _fail(str(error), error.exit_code)
     except OSError as error:
         return _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error), 1)
     except KeyboardInterrupt:
@@ -205,7 +203,11 @@ def run_command(arguments: Sequence[str]) -> int:
             if os.environ.get("LOCAL_RANK", "0") != "0":  # the first rank of this machine reports it
                 raise ReportedError(str(error), exit_code=error.exit_code) from None
             raise
-        return command.run() or 0
+        try:
+            return command.run() or 0
+        except OutputExistsError as error:
+            permission = "add --replace" if hasattr(command, "replace") else None
+            raise UsageError(error.describe(permission), path=error.path, key=error.key) from None
     if rest and rest[0] in ("-h", "--help"):
         print(_overview(name))
         return 0

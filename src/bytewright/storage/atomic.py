@@ -37,7 +37,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
-from bytewright.errors import FormatError, StorageError, UsageError
+from bytewright.errors import FormatError, OutputExistsError, StorageError, UsageError
 from bytewright.storage.filesystem import Directory, NewFile, open_synced
 from bytewright.storage.filesystem import StrPath as StrPath
 from bytewright.storage.filesystem import explain as explain
@@ -394,9 +394,8 @@ def _names_in(parent: Directory, name: str) -> set[str]:
         return set(folder.names())
 
 
-def _exists_already(target: Path) -> UsageError:
-    message = f"{target} exists already; choose another name, or set replace"
-    return UsageError(message, path=target, key="replace")
+def _exists_already(target: Path) -> OutputExistsError:
+    return OutputExistsError(f"{target} exists already", path=target)
 
 
 def _move_in(parent: Directory, temporary: str, name: str) -> None:

@@ -32,7 +32,7 @@ from bytewright.corpus import END_OF_TEXT
 from bytewright.corpus.ranges import MARGIN, RANGE_BYTES, FindCut, TextRange, cut_sources, is_url, read_pieces
 from bytewright.data.dataset import INDEX, read_index, write_index
 from bytewright.data.tokenfile import Ids, Manifest, TokenFile, TokenFileWriter, hash_ids, map_ids
-from bytewright.errors import BytewrightError, ClusterError, TokenizerError, UsageError
+from bytewright.errors import BytewrightError, ClusterError, OutputExistsError, TokenizerError, UsageError
 from bytewright.executors import map_unordered
 from bytewright.formatting import Progress
 from bytewright.storage import atomic
@@ -361,9 +361,8 @@ def _check_folder(folder: Path, names: Sequence[str], *, replace: bool) -> None:
     if (folder / INDEX).exists() and not replace:
         listed = [shard.name for shard in read_index(folder)[1]]
         if listed != list(names):
-            problem = "is a dataset of other texts or of another tokenizer"
-            message = f"{folder}: {problem}; choose another folder, or set replace"
-            raise UsageError(message, path=folder, key="replace")
+            problem = f"{folder} is a dataset of other texts or of another tokenizer"
+            raise OutputExistsError(problem, path=folder)
 
 
 @contextlib.contextmanager
