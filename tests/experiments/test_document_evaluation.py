@@ -11,9 +11,10 @@ from bytewright.errors import UsageError
 from bytewright.experiments.corpora import CorpusConfig, document_files
 from bytewright.experiments.evaluation.story_eval import evaluate_text
 from bytewright.experiments.inputs import read_sweep_folder
+from bytewright.experiments.loss_metric import DOCUMENTS, VALIDATION, choose_metric
 from bytewright.experiments.results import read_results, write_results
 from bytewright.laws.points import points_of_runs
-from bytewright.report.compare import DOCUMENTS, TEST, VALIDATION, choose_metric, compare_runs, floor_of
+from bytewright.report.compare import TEST, compare_runs, floor_of
 from bytewright.report.compose import build_report
 from bytewright.report.page import Table
 from bytewright.train.run import Run

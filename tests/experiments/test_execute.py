@@ -227,7 +227,7 @@ def test_a_finished_run_that_lost_lines_restarts(
     end = json.loads(lost[-1])["step"]
     record = read_run(runner.folder / "lr-0.01")
     assert (record.status, record.reason) == ("failed", f"its record ends at step 4 of {end:,}")
-    assert record.loss is None
+    assert record.last("loss") is None
     (planned,) = make_plan(runner.sweep, runner.folder)
     assert (planned.state, planned.detail) == (
         "resume",

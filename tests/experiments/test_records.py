@@ -13,10 +13,10 @@ from rich.console import Console
 from bytewright.errors import BytewrightError, FormatError, UsageError
 from bytewright.experiments.groups import group_runs
 from bytewright.experiments.inputs import read_inputs, with_recomputed_costs
+from bytewright.experiments.loss_metric import VALIDATION
 from bytewright.experiments.records import RunRecord, measured_costs, read_run
 from bytewright.experiments.results import SweepInfo, read_results, write_results
 from bytewright.report.charts import Chart
-from bytewright.report.compare import VALIDATION
 from bytewright.report.compose import build_report, write_report
 from bytewright.report.figures import axis_figures, learning_curves, speed_figures
 from bytewright.report.page import Table

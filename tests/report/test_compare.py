@@ -10,10 +10,10 @@ import pytest
 
 from bytewright.experiments.groups import group_runs
 from bytewright.experiments.inputs import _identify_validation, describe_runs
+from bytewright.experiments.loss_metric import BITS, TRAINING, VALIDATION, choose_metric
 from bytewright.experiments.records import RunRecord
 from bytewright.experiments.results import SweepInfo
 from bytewright.report.charts import Chart
-from bytewright.report.compare import BITS, TRAINING, VALIDATION, choose_metric
 from bytewright.report.compose import build_report, write_report
 from bytewright.report.page import Figure, Page, Table
 from bytewright.tokenizer import Tokenizer

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bytewright.experiments.groups import Group, group_runs
+from bytewright.experiments.loss_metric import DOCUMENTS, VALIDATION
 from bytewright.experiments.records import RunRecord, measured_costs
 from bytewright.experiments.results import SweepInfo
 from bytewright.report.charts import Chart, Dot, DotChart
-from bytewright.report.compare import VALIDATION
 from bytewright.report.compose import build_report, write_report
 from bytewright.report.draw import draw_chart
 from bytewright.report.figures import axis_figures, learning_curves
@@ -142,3 +142,17 @@ def test_the_caption_states_when_predictions_were_made() -> None:
 def test_the_median_of_an_even_number_of_lines_is_the_mean_of_the_middle_two() -> None:
     lines = [{"step": n, "tokens_per_second": speed} for n, speed in enumerate((10.0, 40.0, 20.0, 90.0))]
     assert measured_costs(lines) == {"tokens_per_second": 30.0}
+
+
+def test_the_loss_of_whole_documents_is_first_in_the_report_of_one_run() -> None:
+    windows = make_record("run", floor=0.5)
+    *lines, last = windows.lines
+    whole = dataclasses.replace(windows, lines=[*lines, {**last, DOCUMENTS.name: 0.75}])
+    for record, first, above in [
+        (windows, ("validation loss, windows", "1.6045"), "0.3022"),
+        (whole, ("bits per byte, whole documents", "0.75000"), "0.2500"),
+    ]:
+        shown = build_report([record]).figures
+        assert shown is not None
+        assert shown.figures[0][:2] == first
+        assert [value for title, value, _ in shown.figures if title == "above the floor"] == [above]

@@ -6,10 +6,11 @@ import statistics
 
 import pytest
 
+from bytewright.experiments.loss_metric import VALIDATION
 from bytewright.experiments.records import RunRecord
 from bytewright.experiments.results import SweepInfo
 from bytewright.laws.inference import holm, student_tail
-from bytewright.report.compare import VALIDATION, group_by_setting
+from bytewright.report.compare import group_by_setting
 from bytewright.report.tables import compare_with_baseline, format_p, table_of_groups
 from example_records import make_record
 

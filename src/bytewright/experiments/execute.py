@@ -37,6 +37,7 @@ from bytewright.errors import (
 from bytewright.experiments import corpora
 from bytewright.experiments.evaluation.stories import generate_stories, score_stories
 from bytewright.experiments.evaluation.story_eval import evaluate_documents
+from bytewright.experiments.loss_metric import choose_metric
 from bytewright.experiments.plan import (
     SAMPLER_KEY,
     PlannedRun,
@@ -154,7 +155,9 @@ def describe_outcome(outcome: Mapping[str, Any], run: Path) -> str:
         figures = outcome["figures"]
         return ", ".join(f"{name} {figures[name]:.3g}" for name in ("consistent", "ended") if name in figures)
     record = read_run(run)
-    loss = "" if record.loss is None else f"loss {record.loss:.4f}, "
+    metric = choose_metric([record])
+    value = record.last(metric.name)
+    loss = "" if value is None else f"{metric.title} {metric.format(value)}, "
     return f"{loss}{record.num_steps:,} steps in {record.measured.get('seconds', 0):.1f} s"
 
 

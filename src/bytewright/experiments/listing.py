@@ -94,8 +94,6 @@ def make_row(path: Path) -> Row:
         "started": None if is_sampled else record.environment.get("started"),
         "reason": record.reason,
     }
-    if row["document_bits_per_byte"] is None:  # the demo evaluates whole stories while it trains
-        row["document_bits_per_byte"] = record.last("story_bits_per_byte")
     more = {**record.labels, **record.settings, **(last if is_sampled else {})}
     return row | {key: value for key, value in more.items() if key not in row}
 

@@ -92,20 +92,14 @@ class RunRecord:
         last = self.lines[-1]
         return float(last[by]) * (last["step"] + 1) / last["step"] if last["step"] and by in last else None
 
-    @property
-    def loss(self) -> float | None:
-        """The final validation loss, or the training loss if there is none."""
-        found = self.last("validation_loss")
-        return self.last("loss") if found is None else found
-
 
 def read_run(path: Path) -> RunRecord:
     """Read the record of a run from its folder."""
     run = Run.open(path)
     settings, records, outcome = run.settings, run.records, run.outcome
     lines = [record for record in records if "event" not in record]
-    if lines:  # figures of the final model, measured after the last record
-        lines[-1] = lines[-1] | _read_numbers(outcome, "documents", path)
+    if lines:
+        lines[-1] = lines[-1] | read_document_figures(outcome, lines, path)
     status = run.find_status(settings, records)
     return RunRecord(
         name=path.absolute().name,
@@ -123,6 +117,13 @@ def read_run(path: Path) -> RunRecord:
         | _read_numbers(outcome, "measured", path),
         floor=read_floor(settings.get("data.validation")),
     )
+
+
+def read_document_figures(outcome: Mapping[str, Any], lines: Sequence[Line], path: Path) -> dict[str, float]:
+    """Return the bits per byte of whole documents: of the final model, or the last that the demo recorded."""
+    found = _read_numbers(outcome, "documents", path)
+    recorded = [line["story_bits_per_byte"] for line in lines if is_finite(line.get("story_bits_per_byte"))]
+    return {"document_bits_per_byte": recorded[-1], **found} if recorded else found
 
 
 def _describe_plugins(run: Run) -> dict[str, str]:

@@ -26,6 +26,7 @@ from jaxtyping import Float64, Int64
 from bytewright.corpus.worldbook import World
 from bytewright.errors import FormatError, UsageError, wrong_value
 from bytewright.experiments.inputs import read_inputs
+from bytewright.experiments.loss_metric import BITS, DOCUMENTS, choose_metric
 from bytewright.experiments.records import RunRecord
 from bytewright.storage.json_reader import Json, read_json
 from bytewright.train.metrics import is_finite
@@ -229,12 +230,10 @@ def points_of_runs(records: Sequence[RunRecord], title: str) -> Points:
     whole documents if all runs were evaluated on them, and of windows otherwise.
     """
     points = []
-    complete = [record for record in records if record.status == "complete"]
-    has_documents = all(record.last("document_bits_per_byte") is not None for record in complete)
-    metric = "document_bits_per_byte" if complete and has_documents else "bits_per_byte"
-    for record in complete:
+    metric = DOCUMENTS if choose_metric(records, prefer_bits=True) is DOCUMENTS else BITS
+    for record in (record for record in records if record.status == "complete"):
         costs = {**record.predicted, **record.measured}
-        loss, tokens = record.last(metric), record.last("tokens")
+        loss, tokens = record.last(metric.name), record.last("tokens")
         if loss is None or tokens is None or "parameters" not in costs:
             continue
         per_token = costs.get("flops_per_token")

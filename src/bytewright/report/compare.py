@@ -1,9 +1,7 @@
-"""Which runs are comparable, by which metric, and their entropy floor.
+"""Which runs are comparable, and their entropy floor.
 
-Runs are comparable if they were validated on the same text. The metric is that of whole documents if all runs
-were evaluated on them. Otherwise it is the validation loss if they read the same tokens, and bits per byte if
-their tokenizers differ. If no run was validated, it is the training loss. `compare_runs` returns one
-`Comparison` per validation text.
+Runs are comparable if they were validated on the same text. `compare_runs` returns one `Comparison` per
+validation text, with the metric that `choose_metric` selects.
 """
 
 from __future__ import annotations
@@ -13,6 +11,14 @@ from dataclasses import dataclass
 from pathlib import PurePath
 
 from bytewright.experiments.groups import Group, are_of_one_sweep, group_runs, name_after_runs, settled
+from bytewright.experiments.loss_metric import (
+    BITS,
+    DOCUMENTS,
+    TRAINING,
+    VALIDATION,
+    choose_metric,
+    have_same_tokens,
+)
 from bytewright.experiments.records import RunRecord
 from bytewright.experiments.results import SweepInfo
 from bytewright.train.metrics import METRICS, Metric, is_finite
@@ -20,10 +26,8 @@ from bytewright.train.metrics import METRICS, Metric, is_finite
 FLOOR_TOLERANCE = 1e-3
 """Relative difference of floors on the same text: in records up to 0.1.0 it depends on the batch size."""
 
-
-VALIDATION, TRAINING, BITS = (METRICS[name] for name in ("validation_loss", "loss", "bits_per_byte"))
-DOCUMENTS, TEST = METRICS["document_bits_per_byte"], METRICS["test_bits_per_byte"]
-"""The metric that chooses among settings, and the one that judges them on other documents."""
+TEST = METRICS["test_bits_per_byte"]
+"""The metric that judges settings, on other documents than those that choose among them (`DOCUMENTS`)."""
 
 
 @dataclass(frozen=True)
@@ -67,37 +71,6 @@ def _find_best(groups: Sequence[Group], metric: Metric) -> Group | None:
     reached = [group for group in settled(groups) if group.values(metric.name)]
     without_loss = [group for group in reached if not group.num_lost]
     return min(without_loss or reached, key=lambda group: group.mean(metric.name), default=None)
-
-
-def choose_metric(
-    records: Sequence[RunRecord], *, prefer_bits: bool = False, documents: bool = True
-) -> Metric:
-    """Return the metric that all complete runs have, or, if no run is complete, all evaluated runs.
-
-    Runs that stopped or failed before their first evaluation are ignored. `prefer_bits` selects bits per
-    byte, if recorded, even if all runs read the same tokens. Without `documents`, the metric is one of
-    windows, which has a learning curve.
-    """
-    complete = [record for record in records if record.status == "complete" and record.lines]
-    judged = complete or [record for record in records if record.column("validation_loss")]
-    if not judged or not all(record.column("validation_loss") for record in judged):
-        return TRAINING
-    if documents and all(record.column(DOCUMENTS.name) for record in judged):
-        return DOCUMENTS
-    has_bits = all(record.column("bits_per_byte") for record in judged)
-    return BITS if has_bits and (prefer_bits or not have_same_tokens(records)) else VALIDATION
-
-
-def have_same_tokens(records: Sequence[RunRecord]) -> bool:
-    """Return whether runs that were validated on one text read the same tokens of it."""
-    digests = {record.validation.get("tokens") for record in records}
-    if None not in digests:
-        return len(digests) == 1
-    paths = [
-        (record.settings.get("data.validation"), record.settings.get("model.vocab_size"))
-        for record in records
-    ]
-    return len(set(paths)) == 1
 
 
 def split_by_text(records: Sequence[RunRecord]) -> dict[str, list[RunRecord]]:

@@ -16,6 +16,7 @@ import bytewright
 from bytewright.errors import UsageError
 from bytewright.experiments.groups import Group, settled
 from bytewright.experiments.inputs import describe_missing, describe_runs
+from bytewright.experiments.loss_metric import BITS, DOCUMENTS, TRAINING, VALIDATION, choose_metric
 from bytewright.experiments.records import RunRecord
 from bytewright.experiments.results import RESULTS, SweepInfo, common, without_absolute_paths, write_results
 from bytewright.formatting import format_count_short, format_seconds
@@ -176,24 +177,27 @@ def _describe_rank(groups: Sequence[Group], best: Group) -> str:
 
 def _floor_figures(runs: Sequence[RunRecord], metric: Metric, value: float) -> list[tuple[str, str, str]]:
     if floor := compare.floor_of(runs, metric):
-        unit = metric.title if metric is compare.BITS else metric.unit
+        unit = metric.unit if metric is VALIDATION else metric.title
         return [("above the floor", f"{value - floor:.4f}", f"{unit}; the floor is {floor:.4f}")]
     return []
 
 
 def _figures_of_one(record: RunRecord) -> KeyFigures:
     figures: list[tuple[str, str, str]] = []
-    loss, bits = record.last("validation_loss"), record.last("bits_per_byte")
+    metric, loss = choose_metric([record], prefer_bits=True), record.last(VALIDATION.name)
+    if (of_documents := record.last(DOCUMENTS.name)) is not None:
+        figures.append(("bits per byte, whole documents", DOCUMENTS.format(of_documents), DOCUMENTS.unit))
     if loss is not None:
         perplexity = tables.format_perplexity(loss)
         figures.append(
             ("validation loss, windows", f"{loss:.4f}", f"nats per token; perplexity {perplexity}")
         )
-    elif record.loss is not None:
-        figures.append(("training loss", f"{record.loss:.4f}", "nats per token"))
-    if bits is not None:
-        figures.append(("bits per byte, windows", f"{bits:.4f}", compare.BITS.unit))
-        figures += _floor_figures([record], compare.BITS, bits)
+    elif (training_loss := record.last(TRAINING.name)) is not None:
+        figures.append(("training loss", f"{training_loss:.4f}", TRAINING.unit))
+    if (bits := record.last(BITS.name)) is not None:
+        figures.append(("bits per byte, windows", f"{bits:.4f}", BITS.unit))
+    if (value := record.last(metric.name)) is not None:
+        figures += _floor_figures([record], metric, value)
     if record.status == "imported" and "parameters" in record.measured:
         figures.append(("parameters", format_count_short(record.measured["parameters"]), "imported"))
     tokens = record.lines[-1].get("tokens") if record.lines else None
@@ -220,7 +224,7 @@ def _result_blocks(comparisons: Sequence[compare.Comparison], about: SweepInfo) 
             " tables and charts, and there is no overall best run."
         )
     for part in comparisons:
-        note = DOCUMENT_NOTE if part.metric is compare.DOCUMENTS else FLOOR_NOTE
+        note = DOCUMENT_NOTE if part.metric is DOCUMENTS else FLOOR_NOTE
         floor = [note] if compare.floor_of(part.runs, part.metric) else []
         table = tables.table_of_groups(
             part.groups, part.metric, about, part.best if len(part.groups) > 1 else None

@@ -15,10 +15,11 @@ from bytewright.experiments.groups import (
     format_setting,
     short_names,
 )
+from bytewright.experiments.loss_metric import TRAINING, VALIDATION
 from bytewright.experiments.records import RunRecord
 from bytewright.experiments.results import SweepInfo
 from bytewright.report.charts import Axis, Chart, Dot, DotChart, ReferenceLine, Series, fit_limits
-from bytewright.report.compare import TRAINING, VALIDATION, floor_of
+from bytewright.report.compare import floor_of
 from bytewright.report.page import Figure
 from bytewright.train.metrics import TRAINING_METRICS, Metric, is_finite
 

@@ -12,11 +12,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from bytewright.experiments.groups import Group, describe_lost, format_setting
+from bytewright.experiments.loss_metric import BITS, DOCUMENTS, VALIDATION
 from bytewright.experiments.records import RunRecord
 from bytewright.experiments.results import SweepInfo, common
 from bytewright.formatting import format_seconds
 from bytewright.laws.inference import CONFIDENCE, Difference, compare_means, holm
-from bytewright.report.compare import BITS, DOCUMENTS, TEST, VALIDATION
+from bytewright.report.compare import TEST
 from bytewright.report.page import Block, Cell, Table
 from bytewright.train.metrics import COST_METRICS, METRICS, Metric
 

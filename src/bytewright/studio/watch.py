@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from bytewright.errors import BytewrightError
-from bytewright.experiments.records import read_floor
+from bytewright.experiments.records import read_document_figures, read_floor
 from bytewright.studio.context import Studio
 from bytewright.studio.folder import Found, Scan, StudioFolder
 from bytewright.train.metrics import finite, is_finite
@@ -81,6 +81,7 @@ class WatchedRun:
         status = run.find_status(settings, records)
         lines = [record for record in records if "event" not in record]
         num_steps = run.find_num_steps(settings)
+        documents = read_document_figures(run.outcome, lines, run.path)
         floor = read_floor(settings.get("data.validation"))
         figures = {name: _last_value(lines, name) for name in LAST_FIGURES}
         return {
@@ -90,7 +91,7 @@ class WatchedRun:
             "step": status.step,
             "num_steps": num_steps,
             **figures,
-            "document_bits_per_byte": self._find_document_bits(lines),
+            "document_bits_per_byte": documents.get("document_bits_per_byte"),
             "parameters": _number_in(run.costs.get("counted"), "parameters"),
             "floor": floor,
             "floor_nats": _floor_in_nats(lines, floor),
@@ -99,11 +100,6 @@ class WatchedRun:
             else None,
             "started": started if isinstance(started := run.environment.get("started"), str) else None,
         }
-
-    def _find_document_bits(self, lines: Sequence[Mapping[str, Any]]) -> float | None:
-        """Return the bits per byte of whole documents: of a sweep at the end of a run, or of the demo."""
-        documents = self.run.outcome.get("documents") if self.run.has_outcome else None
-        return _number_in(documents, "document_bits_per_byte") or _last_value(lines, "story_bits_per_byte")
 
     def _read_settings(self) -> dict[str, Any]:
         """Return the settings of the run; they are read again only if their files changed."""
