@@ -275,8 +275,9 @@ def test_too_many_refused_steps_in_a_row_stop_the_run_at_its_last_good_checkpoin
         loss = language_model_loss(model, ids, targets)
         return loss * float("inf") if calls[0] > 8 else loss
 
-    with rejects(DivergenceError, path=tmp_path / "run", found=3):
+    with rejects(DivergenceError, path=tmp_path / "run", found=3) as caught:
         train(make_config(tmp_path, max_refused=3), tmp_path / "run", console=quiet, loss=diverging)
+    assert "its last checkpoint is that of step 7" in str(caught.value)
     assert CheckpointFolder(tmp_path / "run" / "checkpoints").steps() == [7]
 
     calls[0] = 0
@@ -285,6 +286,12 @@ def test_too_many_refused_steps_in_a_row_stop_the_run_at_its_last_good_checkpoin
         train(config, tmp_path / "saved-often", console=quiet, loss=diverging)
     kept = CheckpointFolder(tmp_path / "saved-often" / "checkpoints").steps()
     assert kept == [6, 8], "none is written or removed while steps are refused"
+
+    calls[0] = 8
+    with rejects(DivergenceError, path=tmp_path / "early", found=3) as caught:
+        train(make_config(tmp_path, max_refused=3), tmp_path / "early", console=quiet, loss=diverging)
+    assert CheckpointFolder(tmp_path / "early" / "checkpoints").steps() == []
+    assert "it has no checkpoint" in str(caught.value)
 
 
 def test_samples_are_written_on_the_way(tmp_path: Path, quiet: Console) -> None:

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from bytewright.errors import DivergenceError, UsageError, wrong_value
+from bytewright.train.checkpoint_list import CHECKPOINTS, CheckpointList
 from bytewright.train.config import TrainConfig, check_not_negative
 from bytewright.train.evaluate import Evaluation, EvaluationSet
 from bytewright.train.metrics_log import MetricsLog
@@ -168,12 +169,14 @@ class Recorder:
         windows = self._windows_of(step)
         self._write({"step": step, "event": "refused_step", "cause": cause, "loss": loss, "windows": windows})
         if self.progress.refused_in_a_row >= self._max_refused:
-            refused = self.progress.refused_in_a_row
+            run, refused = self.log.path.parent, self.progress.refused_in_a_row
+            saved = CheckpointList(run / CHECKPOINTS).steps()
+            kept = f"its last checkpoint is that of step {saved[-1]:,}" if saved else "it has no checkpoint"
             message = (
-                f"{refused} steps in a row, up to step {step}, had a loss or gradient that is not finite;"
-                " the run stops, its checkpoints are intact"
+                f"{refused} steps in a row, up to step {step:,}, had a loss or gradient that is not finite;"
+                f" the run stops, and {kept}"
             )
-            raise DivergenceError.at(self.log.path.parent, message, found=refused)
+            raise DivergenceError.at(run, message, found=refused)
 
     def line(
         self,
