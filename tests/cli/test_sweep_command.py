@@ -149,6 +149,23 @@ def test_mistakes_are_one_sentence(place: Path, run: RunCommand) -> None:
         assert words in outcome.err
 
 
+def test_a_folder_of_runs_instead_of_a_run_is_an_error_that_names_them(place: Path, run: RunCommand) -> None:
+    (place / "rates.toml").write_text('keep = "model"\n' + ONE_RATE)
+    assert run("sweep", "rates.toml").code == 0
+    shutil.copytree("runs/rates/lr-1e-3", "runs/alone")
+    for arguments, names in [
+        (["report", "runs"], ["sweep runs/rates, run runs/alone", "`bytewright report runs/rates`"]),
+        (["report", "runs/alone", "runs", "--out", "both"], ["sweep runs/rates, run runs/alone"]),
+        (["fit", "runs"], ["`bytewright fit runs/rates`"]),
+        (["generate", "runs"], ["contains runs: runs/alone, runs/rates/lr-1e-3;"]),
+        (["resume", "runs"], ["contains runs: runs/alone, runs/rates/lr-1e-3;"]),
+    ]:
+        rejected = run(*arguments)
+        assert (rejected.code, rejected.err.count("\n")) == (2, 1), rejected
+        assert all(name in rejected.err for name in names), rejected
+    assert run("report", "runs/alone").code == run("report", "runs/rates").code == 0
+
+
 def test_a_plan_leaves_unknown_predictions_blank(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sweep = read_sweep(place / "rates.toml")
     trial = sweep.trials[0]

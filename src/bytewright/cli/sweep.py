@@ -191,6 +191,8 @@ def print_plan(sweep: Sweep, plan: list[PlannedRun]) -> None:
     sys.stdout.flush()  # so that the plan appears before the work in a pipe, too
 
 
+MAX_NAMED = 5
+"""How many runs and sweeps an error names."""
 HEADINGS = {
     "validation_loss": "validation loss (windows)",
     "bits_per_byte": "bits per byte (windows)",
@@ -280,7 +282,7 @@ class WriteReport:
     def run(self) -> None:
         """Write the report, and print its path."""
         for path in self.paths:
-            options.require_exists(path)
+            _require_runs(path, "report")
         from bytewright.experiments.inputs import read_inputs
         from bytewright.report.compose import write_report
 
@@ -329,7 +331,7 @@ class FitLaw:
         """Fit, print the tables, and write the page."""
         import json
 
-        options.require_exists(self.path)
+        _require_runs(self.path, "fit")
         options.require_at_least(2, self.resamples, "--resamples")
         from bytewright.laws.analysis import analyse, to_json
         from bytewright.laws.points import read_points
@@ -358,6 +360,26 @@ class FitLaw:
 
     def _own_folder(self) -> Path:
         return self.path.parent if self.path.is_file() else self.path
+
+
+def _require_runs(path: Path, command: str) -> None:
+    """Raise `UsageError` if `path` does not exist, or only contains sweeps or runs; the error names them."""
+    options.require_exists(path)
+    from bytewright.experiments.listing import find_runs
+    from bytewright.experiments.results import RESULTS, SWEEP
+
+    if path.is_file() or (path / SWEEP).is_file() or (path / RESULTS).is_file():
+        return
+    runs = list(find_runs(path, depth=2))
+    if not runs or path in runs:
+        return
+    sweeps = list(dict.fromkeys(run.parent for run in runs if (run.parent / SWEEP).is_file()))
+    single = [run for run in runs if run.parent not in sweeps]
+    found = [f"sweep {sweep}" for sweep in sweeps] + [f"run {run}" for run in single]
+    listed = ", ".join(found[:MAX_NAMED]) + (", …" if len(found) > MAX_NAMED else "")
+    example = f"bytewright {command} {(sweeps or single)[0]}"
+    message = f"{path} is neither a run nor a sweep, but contains {listed}; name one, as in `{example}`"
+    raise UsageError(message, path=path, found=found)
 
 
 def _print_table(table: Table, title: str) -> None:

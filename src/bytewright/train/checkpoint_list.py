@@ -17,6 +17,8 @@ FORMAT = "bytewright checkpoint 1"
 CHECKPOINTS = "checkpoints"
 """The folder of the checkpoints in the folder of a run."""
 STATE = "state.json"
+MAX_NAMED = 5
+"""How many runs an error names."""
 Which = Literal["best", "last"]
 """The checkpoint of a run with the lowest validation loss, or the last one."""
 
@@ -78,10 +80,28 @@ def find_checkpoint(path: atomic.StrPath, *, which: str = "best") -> Path:
         return path
     checkpoints = CheckpointList(path / CHECKPOINTS)
     steps = checkpoints.steps()
+    if not path.is_dir():
+        raise UsageError.at(path, "is a file; name the folder of a run or of one checkpoint")
     if not steps:
-        raise UsageError.at(path, "holds no checkpoint; it is not a run, or its model was not kept")
+        missing = (
+            "holds no checkpoint; it is not a run, or its model was not kept (sweeps keep models only with"
+            ' keep = "model")'
+        )
+        raise UsageError.at(path, format_runs_in(path, f"{CHECKPOINTS}/step-*") or missing)
     if which == "best":
         best = open_checkpoint(checkpoints.at(steps[-1])).read_json(STATE)
         if isinstance(best, dict) and best.get("best_step") in steps:
             return checkpoints.at(best["best_step"])
     return checkpoints.at(steps[-1])
+
+
+def format_runs_in(folder: Path, marker: str) -> str:
+    """Return which runs a folder contains that is not a run itself; an empty string if it contains none.
+
+    The folder of a run contains a path that matches `marker`, and is at most two levels below `folder`.
+    """
+    depth = len(Path(marker).parts)
+    found = {path.parents[depth - 1] for level in ("*", "*/*") for path in folder.glob(f"{level}/{marker}")}
+    runs = sorted(str(run) for run in found if "/." not in str(run.relative_to(folder.parent)))
+    listed = ", ".join(runs[:MAX_NAMED]) + (", …" if len(runs) > MAX_NAMED else "")
+    return f"is not a run, but contains runs: {listed}; name one of them" if runs else ""

@@ -58,7 +58,7 @@ class Run:
         if not run.path.exists():
             raise UsageError(f"{path} does not exist; name the folder of a run", path=path)
         if not run.exists and not run.is_imported:
-            raise UsageError.at(path, f"is not a run: it has no {run_files.CONFIG}")
+            raise UsageError.at(path, run_files.describe_no_run(run.path))
         return run
 
     @classmethod

@@ -27,7 +27,7 @@ import bytewright
 from bytewright.errors import BytewrightError, StorageError, UsageError
 from bytewright.plugins import COPIES, PLUGINS, check_loaded, check_recorded, write_plugins
 from bytewright.storage import atomic, filesystem
-from bytewright.train.checkpoint_list import CHECKPOINTS
+from bytewright.train.checkpoint_list import CHECKPOINTS, format_runs_in
 from bytewright.train.config import TrainConfig
 from bytewright.train.recipe import flatten, read_config, to_plain
 
@@ -154,11 +154,16 @@ def read_run_config(path: Path) -> TrainConfig:
         if (path / CHECKPOINTS).is_dir():
             message = f"{path} is an imported model, which has no training to continue; start a run from it"
             raise UsageError(f"{message} with `bytewright train RECIPE --init {path}`", path=path)
-        raise UsageError.at(path, f"is not a run: it has no {CONFIG}")
+        raise UsageError.at(path, describe_no_run(path))
     check_loaded(path)
     config = read_config(path / CONFIG)
     check_recorded(path, flatten(to_plain(config)))
     return config
+
+
+def describe_no_run(path: Path) -> str:
+    """Return why a folder is not a run, with the runs that it contains."""
+    return format_runs_in(path, ENVIRONMENT) or f"is not a run: it has no {CONFIG}"
 
 
 def read_if_present(path: Path) -> dict[str, Any]:
