@@ -125,6 +125,19 @@ def test_an_error_in_a_plugin_names_file_and_line(
     assert "odd" not in losses  # nothing remains of a file that fails
 
 
+def test_a_plugin_that_registers_nothing_is_executed_with_a_warning(
+    write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write("from bytewright.registry import losses\n\ndef odd(hidden):\n    return hidden.mean()\n")
+    with pytest.warns(plugins.PluginWarning, match="registers no part"):
+        assert load_plugin(path).parts == {}
+    imported = write(SOURCE, name="imported_parts.py")
+    monkeypatch.syspath_prepend(str(imported.parent))
+    load_plugin(write("import imported_parts\n", name="importer.py"))  # without a warning
+    monkeypatch.delitem(sys.modules, "imported_parts")
+    assert losses.plugin_of("odd") == imported.resolve()
+
+
 def test_a_signal_that_arrives_while_a_plugin_is_executed_is_not_an_error_of_it(write: Write) -> None:
     with pytest.raises(KeyboardInterrupt):
         load_plugin(write("raise KeyboardInterrupt"))

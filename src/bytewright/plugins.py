@@ -17,6 +17,7 @@ import os
 import re
 import sys
 import traceback
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -35,6 +36,10 @@ COPIES = "plugins"
 """The folder of a run with copies of its plugins."""
 IN_MODEL = "model."
 """The start of the keys of parts that a model consists of; the others are used in training only."""
+
+
+class PluginWarning(UserWarning):
+    """A plugin was executed, but registered no part."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +78,8 @@ def load_plugin(path: atomic.StrPath) -> Plugin:
     """Execute the Python file at `path`, so that the parts that it registers can be used by their names.
 
     Loading a file again, or a copy of it, has no effect. A file that has changed since replaces its parts. An
-    error in the file raises `UsageError` with the file and line, and none of its parts is registered.
+    error in the file raises `UsageError` with the file and line, and none of its parts is registered. A file
+    that registers nothing, also not through a module that it imports, causes a `PluginWarning`.
     """
     file = Path(os.path.realpath(path))
     plugin = Plugin(path=file, source=_read(Path(path)))
@@ -84,9 +90,19 @@ def load_plugin(path: atomic.StrPath) -> Plugin:
         _loaded[file] = plugin
         return plugin
     unload_plugin(file)
+    before = _files_with_parts()
     _execute(plugin, shown=Path(path))
+    if _files_with_parts() == before:
+        message = (
+            f"{path} registers no part; `bytewright parts` lists the kinds of parts and those that exist"
+        )
+        warnings.warn(message, PluginWarning, stacklevel=2)
     _loaded[file] = plugin
     return plugin
+
+
+def _files_with_parts() -> set[Path]:
+    return {file for registry in REGISTRIES for file in registry.plugins()}
 
 
 def unload_plugin(path: atomic.StrPath) -> None:
@@ -174,7 +190,7 @@ def _line_of(error: BaseException, path: Path) -> int | None:
 
 def place_in_plugin(error: BaseException) -> str | None:
     """Return the file and line of a plugin at which an error occurred; None if no plugin was executing."""
-    files = {*_loaded, *(file for registry in REGISTRIES for file in registry.plugins())}
+    files = {*_loaded, *_files_with_parts()}
     lines = {str(file): line for file in files if (line := _line_of(error, file))}
     frames = reversed(traceback.extract_tb(error.__traceback__))
     file = next((frame.filename for frame in frames if frame.filename in lines), None)

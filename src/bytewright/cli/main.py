@@ -185,6 +185,8 @@ def _place_in_plugin(error: BaseException) -> str | None:
 
 
 def _show_warning(message: Warning | str, category: type[Warning], *place: Any, **others: Any) -> None:
+    if category.__module__.startswith("bytewright.") and os.environ.get("LOCAL_RANK", "0") != "0":
+        return  # the first rank of this machine shows it
     from bytewright.cli import console  # imported late: most commands show no warning
 
     console.show_warning(message, category, *place, **others)
