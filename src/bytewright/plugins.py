@@ -93,9 +93,7 @@ def load_plugin(path: atomic.StrPath) -> Plugin:
     before = _files_with_parts()
     _execute(plugin, shown=Path(path))
     if _files_with_parts() == before:
-        message = (
-            f"{path} registers no part; `bytewright parts` lists the kinds of parts and those that exist"
-        )
+        message = f'{path} registers no part; a decorator such as @losses.register("name") registers one'
         warnings.warn(message, PluginWarning, stacklevel=2)
     _loaded[file] = plugin
     return plugin

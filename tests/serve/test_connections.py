@@ -13,9 +13,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from bytewright.errors import UsageError
 from bytewright.serve.app import wait_for_disconnect
+from bytewright.serve.guard import GuardOptions
 from bytewright.serve.protocol import read_body
 from bytewright.serve.server import ServerOptions, configure, listening_socket
+from rejection import rejects
 from servers import HANG_SECONDS
 
 REQUEST = b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
@@ -42,6 +45,21 @@ async def serving(app: ASGIApp) -> AsyncIterator[int]:
             yield listener.getsockname()[1]
         finally:
             await server.shutdown([listener])
+
+
+def test_an_address_that_cannot_be_used_is_an_error_that_names_the_wrong_option() -> None:
+    with listening_socket(ServerOptions(port=0)) as taken:
+        taken.listen()
+        port = taken.getsockname()[1]
+        elsewhere = GuardOptions(host="192.0.2.1", api_key="key")  # an address for documentation
+        for options, key, found in [
+            (ServerOptions(port=port), "port", port),
+            (ServerOptions(port=2**16), "port", 2**16),
+            (ServerOptions(port=0, guard=elsewhere), "host", "192.0.2.1"),
+        ]:
+            with rejects(UsageError, key=key, found=found) as caught, listening_socket(options):
+                pass
+            assert "Errno" not in str(caught.value)
 
 
 Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]

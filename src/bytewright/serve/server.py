@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import socket
 import time
@@ -138,11 +139,25 @@ def listening_socket(options: ServerOptions) -> Any:
         try:
             listener.bind((options.guard.host, options.port))
         except (OSError, OverflowError) as error:
-            message = f"cannot listen on {options.guard.host}, port {options.port}: {error}"
-            raise UsageError(message, key="port", found=options.port) from None
+            problem, key = _describe_bind_error(error, options)
+            message = f"cannot listen on {options.guard.host}, port {options.port}: {problem}"
+            raise UsageError(message, key=key, found=getattr(options.guard, key, options.port)) from None
         yield listener
     finally:
         listener.close()
+
+
+def _describe_bind_error(error: OSError | OverflowError, options: ServerOptions) -> tuple[str, str]:
+    """Return why an address cannot be used and how to fix it, and whether its host or its port is wrong."""
+    if isinstance(error, OverflowError):
+        return "a port is a number from 0 to 65535", "port"
+    if error.errno == errno.EADDRINUSE:
+        return "another process uses it; end that process, or choose another port (0: any free one)", "port"
+    if error.errno == errno.EACCES:
+        return "only root may use it; choose a port from 1024 on", "port"
+    if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
+        return "this machine has no such address; use 127.0.0.1, or 0.0.0.0 for all addresses", "host"
+    return str(error.strerror or error), "port"
 
 
 class AnnouncedServer(uvicorn.Server):
