@@ -161,6 +161,18 @@ def format_count_short(number: float) -> str:
     return f"{number:,.0f}"
 
 
+def format_decimals(value: float, num_digits: int) -> str:
+    """Format a value of at least 0 with decimals; one that would be rounded to 0 is shown as a bound.
+
+    >>> [format_decimals(value, 4) for value in (0.25, 0.00006, 0.00004, 0.0)]
+    ['0.2500', '0.0001', '<0.0001', '0']
+    """
+    shown = f"{value:.{num_digits}f}"
+    if value == 0:
+        return "0"
+    return f"<{10**-num_digits:.{num_digits}f}" if float(shown) == 0 else shown
+
+
 def format_scientific(value: float, digits: int) -> str:
     """Return a number with up to `digits` significant digits and an exponent.
 

@@ -51,6 +51,8 @@ def test_next_prints_the_true_probabilities_of_a_model_of_the_storybook(
     shown = run("next", storybook_run, "--prompt", "Once", "--top", "3").out
     assert "\\nTokens" not in shown  # an escaped line break
     assert shown.splitlines()[0].split() == ["token", "id", "probability", "true", "probability"]
+    rows = run("next", storybook_run, "--top", "400").out.splitlines()[1:-2]
+    assert {row.split()[-1] for row in rows} == {"1.0000", "0"}  # what the grammar forbids is not rounded
     outside = json.loads(run("next", storybook_run, "--prompt", "Zebras", "--json").out)
     assert "true_entropy_bits" not in outside
     assert "true_probability" not in outside["next"][0]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from bytewright.cli import console, options
 from bytewright.errors import UsageError, wrong_value
+from bytewright.formatting import format_decimals
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -95,7 +96,9 @@ class ShowNextTokens(_ModelCommand):
             print(json.dumps({"prompt": self.prompt, "next": rows, **entropy}))
             return
         names = [name for name in ("probability", "true_probability") if name in rows[0]]
-        shown = [(row["shown"], str(row["id"]), *(f"{row[name]:.4f}" for name in names)) for row in rows]
+        shown = [
+            (row["shown"], str(row["id"]), *(format_decimals(row[name], 4) for name in names)) for row in rows
+        ]
         console.print_table(("token", "id", *(name.replace("_", " ") for name in names)), shown)
         if truth is not None:
             console.stdout().print()
@@ -160,7 +163,12 @@ class TokenLosses(_ModelCommand):
         console.print_table(
             ("token", "id", "loss", "probability"),
             (
-                (row["shown"], str(row["id"]), f"{row['loss']:.3f}", f"{math.exp(-row['loss']):.4f}")
+                (
+                    row["shown"],
+                    str(row["id"]),
+                    format_decimals(row["loss"], 3),
+                    format_decimals(math.exp(-row["loss"]), 4),
+                )
                 for row in rows
             ),
         )
@@ -280,7 +288,7 @@ def _print_heads(weights: Tensor) -> None:
     for layer, heads in enumerate(weights):
         for head, matrix in enumerate(heads):
             on_tokens = matrix.diagonal()[1:], matrix.diagonal(-1), matrix[1:, 0]
-            shares = (f"{float(values.mean()):.2f}" for values in on_tokens)
+            shares = (format_decimals(float(values.mean()), 2) for values in on_tokens)
             distance = float((matrix * distances).sum(-1)[1:].mean())
             rows.append((str(layer), str(head), *shares, f"{distance:.1f}"))
     console.print_table(("layer", "head", "itself", "previous", "first", "distance"), rows)
@@ -294,7 +302,9 @@ def _draw_head(weights: Tensor, tokens: Sequence[str]) -> None:
         levels = [min(int(weight * len(SHADES)), len(SHADES) - 1) for weight in row[: place + 1]]
         drawn = "".join(SHADES[level] * 2 for level in levels)
         best = max(range(place + 1), key=row.__getitem__)
-        console.print_line(f"{token:>{width}} |{drawn:<{2 * len(tokens)}}| {row[best]:.2f} {tokens[best]}")
+        console.print_line(
+            f"{token:>{width}} |{drawn:<{2 * len(tokens)}}| {format_decimals(row[best], 2)} {tokens[best]}"
+        )
     shades = ", ".join(f"{shade} from {n / len(SHADES):.1f}" for n, shade in enumerate(SHADES) if n)
     _print_legend(f"{HEAD_LEGEND} Shades: {shades}.")
 
