@@ -144,8 +144,7 @@ def test_mistakes_are_one_sentence(place: Path, run: RunCommand) -> None:
         (["rates.toml", "rates.toml"], "would share a folder"),
     ]:
         outcome = run("sweep", *arguments)
-        assert outcome.code == 2, outcome
-        assert outcome.err.count("\n") == 1
+        assert (outcome.code, outcome.err.count("\n")) == (2, 1), outcome
         assert words in outcome.err
 
 

@@ -64,6 +64,8 @@ from bytewright.train.session.loop import TextSampler, TrainResult
 from bytewright.train.session.start import SessionOptions
 
 POLL_SECONDS = 0.1
+PAST_SHARE = 0.5
+"""The weight of each run in the correction of expected times, relative to the run after it."""
 STOPPED = (128 + signal.SIGINT, 128 + signal.SIGTERM)
 
 
@@ -115,7 +117,8 @@ def execute_plan(
 ) -> None:
     """Execute the open runs of a plan one after the other, and print the time left after each.
 
-    The time left is the expected time of the other runs, corrected by the time that complete runs have taken.
+    The time left is the expected time of the other runs, corrected by the time that complete runs have taken,
+    above all the last ones: the machine may have become slower or faster.
     """
     expected = taken = 0.0
     for number, planned in enumerate(plan, start=1):
@@ -139,8 +142,8 @@ def execute_plan(
         if outcome["status"] == "complete" and planned.seconds:
             # The record of a run that was resumed or copied has the time of all its sessions.
             recorded = read_run(planned.run).measured.get("seconds", 0.0)
-            taken += max(context.clock() - start, recorded)
-            expected += planned.seconds
+            taken = PAST_SHARE * taken + max(context.clock() - start, recorded)
+            expected = PAST_SHARE * expected + planned.seconds
         left = sum(other.seconds or 0.0 for other in plan[number:] if other.is_open)
         left *= taken / expected if expected else 1.0
         shown = f"; about {format_seconds(round(left))} left" if left >= 1 else ""
