@@ -294,6 +294,13 @@ def test_too_many_refused_steps_in_a_row_stop_the_run_at_its_last_good_checkpoin
     assert "it has no checkpoint" in str(caught.value)
 
 
+def test_a_run_that_cannot_fit_into_memory_is_rejected_before_it_is_created(tmp_path: Path) -> None:
+    with rejects(UsageError, key="batch_size"):
+        train(make_config(tmp_path, batch_size=10**10), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    assert train(make_config(tmp_path, batch_size=8), tmp_path / "run").step == 24
+
+
 def test_samples_are_written_on_the_way(tmp_path: Path, quiet: Console) -> None:
     config = make_config(tmp_path, sample_every=10)
     train(config, tmp_path / "run", console=quiet, sample=lambda model, step: f"sample {step}")

@@ -162,7 +162,11 @@ def read_run_config(path: Path) -> TrainConfig:
 
 
 def describe_no_run(path: Path) -> str:
-    """Return why a folder is not a run, with the runs that it contains."""
+    """Return why `path` is not a run, with the runs that it contains or belongs to."""
+    if path.is_file():
+        return "is a file; name the folder of a run"
+    if path.parent.name == CHECKPOINTS and (path.parent.parent / CONFIG).is_file():
+        return f"is a checkpoint; name its run, {path.parent.parent}"
     return format_runs_in(path, ENVIRONMENT) or f"is not a run: it has no {CONFIG}"
 
 

@@ -118,7 +118,9 @@ class ImportModel:
 
     def run(self) -> None:
         """Read the model and write it as a run."""
-        options.require_exists(self.path)
+        if not (options.require_exists(self.path) / "config.json").is_file():
+            message = f"{self.path} is not the folder of a model of transformers: it has no config.json"
+            raise UsageError(message, path=self.path)
         from bytewright.train.run_model import import_llama
 
         run = import_llama(self.path, self.out, with_tokenizer=not self.without_tokenizer)

@@ -65,7 +65,7 @@ class WriteStorybook:
         options.require_at_least(1, self.num_workers, "--num-workers")
         options.require_at_least(0, self.seed, "--seed")
         atomic.check_target(self.out, replace=self.replace)
-
+        options.require_space(self.out, size)
         if self.cluster is not None and self.num_workers is not None:
             raise UsageError("give either --num-workers or --cluster, not both", key="--num-workers")
         started = time.perf_counter()
@@ -132,6 +132,7 @@ class WriteWorldbook:
             raise wrong_value("--seed", "from 0 to 2^64 - 1", self.seed)
         for path in (self.out, manifest_path_of(self.out)):
             atomic.check_target(path, replace=self.replace)
+        options.require_space(self.out, size)
         world = make_world(self.world, self.exponent, self.people)
 
         from bytewright.corpus.worldbook.files import write_worldbook

@@ -15,7 +15,10 @@ from torch.utils.flop_counter import FlopCounterMode
 from bytewright.account.devices import Device, find_known
 from bytewright.account.flops import extra_loss_flops
 from bytewright.account.predict import TrainingSetup, predict_training
+from bytewright.errors import UsageError
+from bytewright.formatting import format_size
 from bytewright.model import ModelConfig, TransformerLM
+from bytewright.system import usable_memory
 from bytewright.train.config import TrainConfig
 from bytewright.train.evaluate import EVALUATED_AT_ONCE
 from bytewright.train.setup import choose_backend, select_device
@@ -69,6 +72,21 @@ def account_for_run(
     """Return the figures of `account.predict` for a run; `device` defaults to that of the config."""
     device = device or select_device(config.device)
     return predict_training(config.model, training_setup(config, machine, device))
+
+
+def check_memory(config: TrainConfig) -> None:
+    """Raise `UsageError` if a run is predicted to need more memory than this machine has.
+
+    The system kills a process that exceeds the memory. On a GPU the allocator raises an error instead.
+    """
+    device, usable = select_device(config.device), usable_memory()
+    needed = None if device.type == "cuda" else account_for_run(config, None, device)["peak_memory"]
+    if needed is not None and needed > usable:
+        message = (
+            f"the run is predicted to need {format_size(needed)} of memory, but {format_size(usable)} are"
+            " available; use a smaller batch_size, split the batch with accumulate, or use a smaller model"
+        )
+        raise UsageError(message, key="batch_size", expected=usable, found=needed)
 
 
 def training_setup(config: TrainConfig, machine: Device | None, device: torch.device) -> TrainingSetup:

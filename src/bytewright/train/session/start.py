@@ -1,7 +1,7 @@
 """Start or continue a run: `train` creates a folder, `resume` continues from its last checkpoint.
 
-Config, data, disk space and, on several ranks, their equality are checked before anything is written. `loop`
-then takes the steps.
+Config, data, disk space, predicted memory and, on several ranks, their equality are checked before anything
+is written. `loop` then takes the steps.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from bytewright.train.checkpoint import SavedState
 from bytewright.train.config import TrainConfig
 from bytewright.train.recipe import to_plain
 from bytewright.train.session.console import Display, import_summary_writer
+from bytewright.train.session.costs import check_memory
 from bytewright.train.session.engine import CompiledStepCache, check_strategy
 from bytewright.train.session.initial_weights import InitialWeights, read_recorded
 from bytewright.train.session.loop import Probe, TextSampler, Trainer, TrainResult
@@ -125,6 +126,8 @@ def _train(
         if ranks.is_main:
             run_files.check_new_run(run)
             run_files.check_space(run, setup.checkpoint_bytes(config) * (config.keep_last + 3))
+            if ranks.num_ranks == 1:
+                check_memory(config)
     check_same(ranks, config, inputs)
     config = dataclasses.replace(config, data=config.data.absolute())
     try:
