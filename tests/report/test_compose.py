@@ -155,4 +155,4 @@ def test_the_loss_of_whole_documents_is_first_in_the_report_of_one_run() -> None
         shown = build_report([record]).figures
         assert shown is not None
         assert shown.figures[0][:2] == first
-        assert [value for title, value, _ in shown.figures if title == "above the floor"] == [above]
+        assert [fact[1] for fact in shown.figures if fact[0] == "above the floor"] == [above]

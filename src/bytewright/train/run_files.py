@@ -27,7 +27,7 @@ import bytewright
 from bytewright.errors import BytewrightError, StorageError, UsageError
 from bytewright.plugins import COPIES, PLUGINS, check_loaded, check_recorded, write_plugins
 from bytewright.storage import atomic, filesystem
-from bytewright.train.checkpoint_list import CHECKPOINTS, format_runs_in
+from bytewright.train.checkpoint_list import CHECKPOINTS, CheckpointList, format_runs_in
 from bytewright.train.config import TrainConfig
 from bytewright.train.recipe import flatten, read_config, to_plain
 
@@ -151,7 +151,7 @@ class RunWriter:
 def read_run_config(path: Path) -> TrainConfig:
     """Read the config of a run; the paths of its data become absolute, and its plugins must be loaded."""
     if not (path / CONFIG).is_file():
-        if (path / CHECKPOINTS).is_dir():
+        if CheckpointList(path / CHECKPOINTS).steps() == [0]:
             message = f"{path} is an imported model, which has no training to continue; start a run from it"
             raise UsageError(f"{message} with `bytewright train RECIPE --init {path}`", path=path)
         raise UsageError.at(path, describe_no_run(path))
