@@ -21,6 +21,7 @@ from bytewright.generate import SamplingConfig, device_steps, generator, text
 from bytewright.storage import filesystem
 from bytewright.tokenizer import Tokenizer
 from bytewright.train.run import Run
+from bytewright.train.session import costs
 from conftest import Outcome, RunCommand
 from runs import STORY_RECIPE, digest
 
@@ -210,7 +211,10 @@ def test_a_run_that_diverges_during_sampling_ends_as_diverged(place: Path, run: 
     assert "are not finite" in samples[-1]
 
 
-def test_a_batch_that_does_not_fit_is_one_sentence_and_leaves_no_run(place: Path, run: RunCommand) -> None:
+def test_an_allocation_that_fails_is_one_sentence_and_leaves_no_run(
+    place: Path, run: RunCommand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(costs, "usable_memory", lambda: 10**18)  # more than the prediction
     outcome = run("train", "small.toml", "--out", "a", "--set", "batch_size=100_000_000_000")
     assert outcome.code == 1
     assert outcome.err.splitlines()[-1].startswith("bytewright: there is not enough memory (Unable to")
