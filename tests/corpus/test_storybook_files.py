@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from bytewright.corpus import SEPARATOR
+from bytewright.corpus.books import read_floor_of_text
 from bytewright.corpus.storybook import (
     KnownStories,
     Storybook,
@@ -24,6 +26,7 @@ from bytewright.corpus.storybook import (
 )
 from bytewright.errors import BytewrightError, FormatError, StorageError, UsageError
 from bytewright.executors import map_in_processes
+from bytewright.storage.manifest import manifest_path_of
 from conftest import HANG_SECONDS
 from rejection import rejects
 
@@ -56,6 +59,30 @@ def test_a_file_contains_the_first_complete_stories_of_its_split_and_reports_the
     text_bytes = written.num_bytes - written.num_stories * len("<|endoftext|>")
     assert written.bits_per_byte == pytest.approx(written.bits / text_bytes)
     assert list(read_stories(path)) == [story.text for story in generated[:-1]]
+
+
+def test_the_manifest_has_the_floor_until_the_file_changes(tmp_path: Path) -> None:
+    path, other = tmp_path / "stories.txt", tmp_path / "other.txt"
+    written = write_stories(path, 20_000, seed=9)
+    assert read_floor_of_text(path) == pytest.approx(written.bits_per_byte)
+    other.write_bytes(path.read_bytes())
+    assert read_floor_of_text(other) is None
+    manifest_path_of(other).write_text(json.dumps({"format": "of another program"}))
+    assert read_floor_of_text(other) is None
+    path.write_text(path.read_text() + "One more sentence.")
+    assert read_floor_of_text(path) is None
+
+
+def test_a_file_that_cannot_be_replaced_keeps_its_manifest(tmp_path: Path) -> None:
+    path = tmp_path / "stories.txt"
+    written = write_stories(path, 20_000, seed=9)
+
+    def fail(done: int, total: int) -> None:
+        raise RuntimeError("no more")
+
+    with pytest.raises(RuntimeError, match="no more"):
+        write_stories(path, 10**9, seed=1, progress=fail)
+    assert read_floor_of_text(path) == pytest.approx(written.bits_per_byte)
 
 
 def test_a_larger_file_begins_with_the_smaller_one(tmp_path: Path) -> None:

@@ -66,6 +66,10 @@ def test_the_floor_counts_bytes_as_evaluations_do(tmp_path: Path) -> None:
     # A model that reached it would have this loss per token, whatever the tokenizer.
     record = make_record("a", floor=read_floor(str(data.validation)))
     assert record.floor == pytest.approx(floor.bits_per_byte)
+    # Commands that encode a generated text write no corpus.json.
+    assert data.tokenizer is not None
+    encoded = Tokenizer.load(data.tokenizer).encode_file(path, tmp_path / "ids" / "validation.npy")
+    assert read_floor(str(encoded.path)) == pytest.approx(floor.bits_per_byte)
 
 
 def test_only_missing_files_are_created_again(tmp_path: Path) -> None:

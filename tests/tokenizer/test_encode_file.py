@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from prose import END, the_prose, the_tokenizer
 
+from bytewright.corpus.storybook import write_stories
 from bytewright.data import TokenFile
 from bytewright.errors import StorageError, UsageError
 from bytewright.tokenizer.tokenizer import Tokenizer
@@ -125,6 +126,19 @@ def test_a_saved_tokenizer_is_the_same_tokenizer(prose_tokenizer: Tokenizer, tmp
     assert loaded.encode(text) == prose_tokenizer.encode(text)
     with rejects(StorageError, path=tmp_path / "nowhere"):
         Tokenizer.load(tmp_path / "nowhere")
+
+
+def test_the_manifest_records_the_floor_of_one_generated_text(
+    prose_tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    text, own = tmp_path / "stories.txt", tmp_path / "own.txt"
+    written = write_stories(text, 10_000, seed=1)
+    own.write_text("A text of a person.")
+    floors = [
+        prose_tokenizer.encode_file(sources, tmp_path / "ids.npy").manifest.floor_bits_per_byte
+        for sources in (text, own, [text, own])
+    ]
+    assert floors == [written.bits_per_byte, None, None]
 
 
 def test_a_file_is_never_encoded_onto_itself(prose_tokenizer: Tokenizer, tmp_path: Path) -> None:

@@ -1,11 +1,13 @@
-"""What the storybook and the world book share: files of texts, and checks of such files.
+"""What the storybook and the world book share: files of texts, their manifests, and checks of such files.
 
 A text is a story or a document of the world book. `SEPARATOR` follows each text in a file. Files are read and
-checked in bounded memory.
+checked in bounded memory. The manifest of `FILE` is `FILE.json`. It has the exact information content of the
+texts, from which `read_floor_of_text` computes the floor of the loss.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import os
@@ -14,16 +16,21 @@ from contextlib import closing
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 from bytewright.corpus import END_OF_TEXT, SEPARATOR
-from bytewright.errors import FormatError
+from bytewright.errors import BytewrightError, FormatError
 from bytewright.executors import map_in_processes
 from bytewright.formatting import Progress
 from bytewright.storage import atomic, filesystem
 from bytewright.storage.filesystem import StrPath
+from bytewright.storage.json_reader import Json, read_document
+from bytewright.storage.manifest import manifest_path_of
 from bytewright.system import usable_cores
 
+STORYBOOK_FORMAT = "bytewright storybook 1"
+WORLDBOOK_FORMAT = "bytewright world book 1"
+MAX_MANIFEST_BYTES = 2**16
 BYTES_PER_READ = 2**20
 LONGEST_STORY = 2**20
 TEXTS_PER_TASK = 64
@@ -40,6 +47,40 @@ def bits_per_byte(bits: float, num_bytes: int, num_texts: int) -> float:
     As in evaluations, predictions of end tokens count, but their bytes do not.
     """
     return bits / max(1, num_bytes - num_texts * len(END_OF_TEXT))
+
+
+@contextlib.contextmanager
+def write_texts(path: StrPath) -> Iterator[BinaryIO]:
+    """Yield a stream for the texts of a file that gets a manifest; write the manifest after the block.
+
+    The old manifest is removed just before the file is replaced. So a manifest always describes the file next
+    to it, or is missing after a crash between the two.
+    """
+    with atomic.write_stream(path) as stream:
+        yield stream
+        with atomic.explain("write", path):  # a full disk must fail before the old manifest is removed
+            stream.flush()
+            os.fsync(stream.fileno())
+        atomic.remove_if_present(manifest_path_of(path))  # the block ends with the rename of the new file
+
+
+def read_floor_of_text(path: StrPath) -> float | None:
+    """Return the information content of a generated file in bits per byte; None for any other file.
+
+    A file whose size differs from that in its manifest was changed, so its content is not known.
+    """
+    file = manifest_path_of(path)
+    if not file.is_file():
+        return None
+    try:
+        document = Json(read_document(file, max_bytes=MAX_MANIFEST_BYTES), file)
+        if document.get("format").value not in (STORYBOOK_FORMAT, WORLDBOOK_FORMAT):
+            return None
+        bits, num_bytes = document["bits"].as_number(), document["num_bytes"].as_integer()
+        num_documents = document["num_documents"].as_integer()
+    except BytewrightError:  # the manifest of something else
+        return None
+    return bits_per_byte(bits, num_bytes, num_documents) if os.path.getsize(path) == num_bytes else None
 
 
 def read_stories(path: StrPath) -> Iterator[str]:

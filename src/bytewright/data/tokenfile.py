@@ -85,6 +85,8 @@ class Manifest:
     """SHA-256 of the mask; None if all tokens count."""
     num_counted: int | None = None
     """Number of tokens whose prediction counts; None if all do."""
+    floor_bits_per_byte: float | None = None
+    """The information content of the text, if it was generated: the expected minimum loss of any model."""
 
     def to_plain(self) -> dict[str, object]:
         """Return the fields that are not None."""
@@ -100,6 +102,7 @@ class Manifest:
         json.check_keys("format", *cls.__dataclass_fields__)
 
         has_mask = "mask_sha256" in json.as_object() or "num_counted" in json.as_object()
+        has_floor = "floor_bits_per_byte" in json.as_object()
         vocabulary_size = json["vocabulary_size"].as_integer(1, 2**32)
         dtype = dtype_for(vocabulary_size).name
         if json["dtype"].value != dtype:
@@ -113,6 +116,7 @@ class Manifest:
             sha256=json["sha256"].as_sha256(),
             mask_sha256=json["mask_sha256"].as_sha256() if has_mask else None,
             num_counted=json["num_counted"].as_integer(0, MAX_COUNT) if has_mask else None,
+            floor_bits_per_byte=json["floor_bits_per_byte"].as_number() if has_floor else None,
         )
 
 
@@ -178,7 +182,13 @@ class TokenFileWriter:
     """
 
     def __init__(
-        self, path: atomic.StrPath, *, tokenizer_fingerprint: str, vocabulary_size: int, masked: bool = False
+        self,
+        path: atomic.StrPath,
+        *,
+        tokenizer_fingerprint: str,
+        vocabulary_size: int,
+        masked: bool = False,
+        floor_bits_per_byte: float | None = None,
     ) -> None:
         self.path = Path(path)
         self._mask: list[Mask] | None = [] if masked else None
@@ -186,6 +196,7 @@ class TokenFileWriter:
         self.num_documents = 0
         self._tokenizer_fingerprint = tokenizer_fingerprint
         self._vocabulary_size = vocabulary_size
+        self._floor = floor_bits_per_byte
         self._dtype = dtype_for(vocabulary_size)
         self._digest = hashlib.sha256()
         self._num_unsynced = 0
@@ -262,6 +273,7 @@ class TokenFileWriter:
             sha256=self._digest.hexdigest(),
             mask_sha256=None if mask is None else hashlib.sha256(mask.data).hexdigest(),
             num_counted=None if mask is None else int(mask.sum(dtype=np.int64)),
+            floor_bits_per_byte=self._floor,
         )
         manifest_path = manifest_path_of(self.path)
         with self._stack:  # the array is renamed to its path at the end of this block

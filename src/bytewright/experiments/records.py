@@ -15,6 +15,7 @@ from typing import Any
 from bytewright.corpus import END_OF_TEXT
 from bytewright.errors import FormatError, UsageError
 from bytewright.storage import atomic
+from bytewright.storage.manifest import manifest_path_of
 from bytewright.train.checkpoint_list import CHECKPOINTS
 from bytewright.train.metrics import COST_METRICS, is_finite
 from bytewright.train.outcome import Ending, State
@@ -162,8 +163,12 @@ def measured_costs(lines: Sequence[Line]) -> dict[str, float]:
 
 
 def read_floor(validation: object) -> float | None:
-    """Return the entropy of a validation text in bits per byte, from the corpus.json near its tokens."""
-    floors = (fields.get("floor_bits_per_byte") for fields in _read_corpus_fields(validation))
+    """Return the entropy of a validation text in bits per byte.
+
+    The manifest of its tokens has it, or the corpus.json near them.
+    """
+    manifest = read_if_present(manifest_path_of(validation)) if isinstance(validation, str) else {}
+    floors = (fields.get("floor_bits_per_byte") for fields in (manifest, *_read_corpus_fields(validation)))
     return next((float(floor) for floor in floors if is_finite(floor)), None)
 
 

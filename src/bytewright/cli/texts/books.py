@@ -40,7 +40,8 @@ class WriteStorybook:
     """Generate a corpus of short stories whose entropy is known; no download is needed.
 
     The same seed gives the same bytes on any machine and with any number of workers. Training and validation
-    stories never share a plot. <|endoftext|> on a line of its own follows each story.
+    stories never share a plot. <|endoftext|> on a line of its own follows each story. FILE.json records the
+    exact information content of the file, which becomes the floor of losses on it.
 
     For example:
       bytewright corpus storybook --size 50MB --seed 1 --out stories.txt
@@ -64,7 +65,8 @@ class WriteStorybook:
         size = int(parse_bytes(self.size, default_unit="B", key="--size"))
         options.require_at_least(1, self.num_workers, "--num-workers")
         options.require_at_least(0, self.seed, "--seed")
-        atomic.check_target(self.out, replace=self.replace)
+        for path in (self.out, manifest_path_of(self.out)):
+            atomic.check_target(path, replace=self.replace)
         options.require_space(self.out, size)
         if self.cluster is not None and self.num_workers is not None:
             raise UsageError("give either --num-workers or --cluster, not both", key="--num-workers")

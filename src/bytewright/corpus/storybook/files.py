@@ -2,19 +2,22 @@
 
 `SEPARATOR` follows each story in a file: a line end, the end token, a line end. Files are written atomically.
 The same seed yields the same bytes for any number of workers, and a smaller file is a prefix of a larger one.
+
+The manifest of `stories.txt` is `stories.txt.json` (see `books.write_texts`).
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Generator, Iterator
 from concurrent.futures import Executor
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import count
 
 from bytewright import executors
-from bytewright.corpus.books import bits_per_byte, check_file
+from bytewright.corpus.books import STORYBOOK_FORMAT, bits_per_byte, check_file, write_texts
 from bytewright.corpus.storybook.book import Storybook
 from bytewright.corpus.storybook.check import CheckReport, StoryCheck
 from bytewright.corpus.storybook.generator import Split
@@ -22,6 +25,7 @@ from bytewright.errors import wrong_value
 from bytewright.formatting import Progress
 from bytewright.storage import atomic
 from bytewright.storage.filesystem import StrPath
+from bytewright.storage.manifest import manifest_path_of
 from bytewright.system import usable_cores
 
 STORIES_PER_TASK = 128
@@ -31,17 +35,25 @@ STORIES_PER_REMOTE_TASK = 2048
 
 @dataclass(frozen=True, kw_only=True)
 class Written:
-    """The size and the information content of a written file."""
+    """The properties of a written file."""
 
+    split: Split
+    seed: int
     num_stories: int
     num_bytes: int
     bits: float
-    """The sum of -log2 of the probabilities of the stories."""
+    """The sum of -log2 of the probabilities of the stories, their ends included."""
+    sha256: str
 
     @property
     def bits_per_byte(self) -> float:
         """The floor: the expected minimum loss of any model on this file."""
         return bits_per_byte(self.bits, self.num_bytes, self.num_stories)
+
+    def to_plain(self) -> dict[str, object]:
+        """Return the fields for a JSON document, with the names that all books share."""
+        fields = asdict(self)
+        return {"format": STORYBOOK_FORMAT, "num_documents": fields.pop("num_stories"), **fields}
 
 
 def write_stories(
@@ -60,18 +72,29 @@ def write_stories(
     generate the stories.
     """
     num_stories, num_bytes, bits = 0, 0, 0.0
+    digest = hashlib.sha256()
     generated = _generate(seed, split, num_workers, executor)
-    with atomic.write_stream(path) as stream, closing(generated) as stories:
+    with write_texts(path) as stream, closing(generated) as stories:
         for text, cost in stories:
             if num_bytes + len(text) > size:
                 break
             stream.write(text)
+            digest.update(text)
             num_stories, num_bytes, bits = num_stories + 1, num_bytes + len(text), bits + cost
             if progress and num_stories % STORIES_PER_TASK == 0:
                 progress(num_bytes, size)
         if not num_stories:
             raise wrong_value("size", f"at least {len(text)} bytes, the length of the first story", size)
-    return Written(num_stories=num_stories, num_bytes=num_bytes, bits=bits)
+    written = Written(
+        split=split,
+        seed=seed,
+        num_stories=num_stories,
+        num_bytes=num_bytes,
+        bits=bits,
+        sha256=digest.hexdigest(),
+    )
+    atomic.write_document(manifest_path_of(path), written.to_plain())
+    return written
 
 
 def _generate(

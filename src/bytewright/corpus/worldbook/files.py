@@ -4,8 +4,7 @@
 because it releases the GIL. The same arguments yield the same bytes for any number of threads, and a smaller
 file is a prefix of a larger one.
 
-The manifest of `world.txt` is `world.txt.json`. It is removed just before the text is replaced, and written
-after it. So a manifest always describes the text next to it, or is missing after a crash between the two.
+The manifest of `world.txt` is `world.txt.json` (see `books.write_texts`).
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from importlib import resources
 from itertools import count
 
 from bytewright.corpus import SEPARATOR
-from bytewright.corpus.books import bits_per_byte
+from bytewright.corpus.books import MAX_MANIFEST_BYTES, WORLDBOOK_FORMAT, bits_per_byte, write_texts
 from bytewright.corpus.worldbook.book import GRAMMAR_FILE, SPLITS, Split, Worldbook
 from bytewright.corpus.worldbook.world import MAX_PEOPLE, World
 from bytewright.errors import FormatError, wrong_value
@@ -34,9 +33,7 @@ from bytewright.storage.json_reader import Json, read_document
 from bytewright.storage.manifest import manifest_path_of
 from bytewright.system import usable_cores
 
-FORMAT = "bytewright world book 1"
 DOCUMENTS_PER_TASK = 512
-MAX_MANIFEST_BYTES = 2**16
 
 Task = tuple[bytes, list[tuple[int, float]]]
 """The text of neighbouring documents, and the length and the bits of each."""
@@ -65,7 +62,7 @@ class WorldManifest:
         """Return the fields for a JSON document."""
         fields = asdict(self)
         fields["world"]["exponent"] = str(self.world.exponent)
-        return {"format": FORMAT, **fields}
+        return {"format": WORLDBOOK_FORMAT, **fields}
 
 
 def write_worldbook(
@@ -81,7 +78,7 @@ def write_worldbook(
     """Write the first documents of a split, as many as fit into `size` bytes; at least one must fit."""
     bits: list[float] = []
     digest = hashlib.sha256()
-    with atomic.write_stream(path) as stream, closing(_generate(world, seed, split, num_threads)) as tasks:
+    with write_texts(path) as stream, closing(_generate(world, seed, split, num_threads)) as tasks:
         num_bytes = 0
         for text, documents in tasks:
             end = 0
@@ -100,10 +97,6 @@ def write_worldbook(
         if not bits:
             expected = f"at least {documents[0][0]} bytes, the length of the first document"
             raise wrong_value("size", expected, size)
-        with atomic.explain("write", path):  # a full disk must fail before the old manifest is removed
-            stream.flush()
-            os.fsync(stream.fileno())
-        atomic.remove_if_present(manifest_path_of(path))  # the block ends with the rename of the new text
     manifest = WorldManifest(
         world=world,
         split=split,
@@ -147,7 +140,7 @@ def read_world_manifest(path: StrPath) -> WorldManifest | None:
     if not file.is_file():
         return None
     document = Json(read_document(file, max_bytes=MAX_MANIFEST_BYTES), file)
-    if document.get("format").value != FORMAT:
+    if document.get("format").value != WORLDBOOK_FORMAT:
         return None
     document.check_keys("format", *WorldManifest.__dataclass_fields__)
     document["world"].check_keys(*World.__dataclass_fields__)
