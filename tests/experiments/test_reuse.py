@@ -159,19 +159,23 @@ def test_a_run_on_changed_data_is_not_reused_and_is_rejected(place: Path) -> Non
     assert (error.path, error.expected, error.found) == (runner.folder / RUN, now, recorded["train"])
 
 
-def test_a_run_on_tokens_with_another_mask_is_not_reused_and_is_rejected(place: Path) -> None:
-    def write_mask(first: int) -> None:
+@pytest.mark.parametrize(("before", "now"), [(0, 1000), (None, 1000), (1000, None)])
+def test_a_run_on_tokens_with_another_mask_is_not_reused_and_is_rejected(
+    place: Path, before: int | None, now: int | None
+) -> None:
+    def write_mask(first: int | None) -> None:
         ids = make_ids(2000)
+        masked = first is not None
         with TokenFileWriter(
-            place / "train.npy", tokenizer_fingerprint="a" * 64, vocabulary_size=VOCAB_SIZE, masked=True
+            place / "train.npy", tokenizer_fingerprint="a" * 64, vocabulary_size=VOCAB_SIZE, masked=masked
         ) as writer:
-            writer.append(ids, mask=np.arange(len(ids)) >= first)
+            writer.append(ids, mask=None if first is None else np.arange(len(ids)) >= first)
 
-    write_mask(0)
+    write_mask(before)
     runner = SweepRunner(place, name="runs/first")
     runner.run()
     assert identical_to(runner) == runner.folder / RUN
-    write_mask(1000)
+    write_mask(now)
     assert identical_to(runner) is None
     with rejects(UsageError, path=runner.folder / RUN):
         make_plan(runner.sweep, runner.folder)

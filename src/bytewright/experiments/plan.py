@@ -263,12 +263,13 @@ def check_same_corpus(corpus: corpora.CorpusConfig, found: Path, run: Path) -> N
 def check_same_tokens(data: DataConfig, run: Path) -> None:
     """Raise `UsageError` if tokens or a mask differ from those that the finished run at `run` recorded."""
     recorded = Run(run).outcome.get("data")
-    before = recorded if isinstance(recorded, dict) else {}
-    for name, digest in corpora.token_digests(data).items():
-        if before.get(name, digest) != digest:
-            of_mask = "the mask of " if name.endswith("_mask") else ""
-            file = getattr(data, name.removesuffix("_mask"))
-            raise _mismatch(run, f"SHA-256 of {of_mask}{file}", before[name], digest)
+    before, now = recorded if isinstance(recorded, dict) else {}, corpora.token_digests(data)
+    for name in ("train", "validation"):
+        if name not in before or name not in now:  # of an earlier version, or the files were removed
+            continue
+        for key, what in ((name, "SHA-256"), (f"{name}_mask", "SHA-256 of the mask")):
+            if before.get(key) != now.get(key):
+                raise _mismatch(run, f"{what} of {getattr(data, name)}", before.get(key), now.get(key))
 
 
 def check_same_sampling(plan: SamplingPlan, outcome: dict[str, Any], run: Path) -> None:
