@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from bytewright.errors import UsageError
 
@@ -171,6 +171,15 @@ def format_decimals(value: float, num_digits: int) -> str:
     if value == 0:
         return "0"
     return f"<{10**-num_digits:.{num_digits}f}" if float(shown) == 0 else shown
+
+
+def format_names(names: Sequence[str], limit: int = 5) -> str:
+    """Return the first names of a list, separated by commas.
+
+    >>> format_names(["a", "b"]), format_names(["a", "b", "c"], limit=2)
+    ('a, b', 'a, b, …')
+    """
+    return ", ".join([*names[:limit], *(["…"] if len(names) > limit else [])])
 
 
 def format_scientific(value: float, digits: int) -> str:

@@ -81,6 +81,18 @@ def test_a_run_folder_with_a_symbolic_link_is_rejected_before_a_write(
     assert resume(tmp_path / "run", console=quiet).step == 24
 
 
+def test_runs_in_a_folder_are_named_unless_they_are_hidden(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder in ("runs/a", "runs/.b", ".c/d"):
+        (tmp_path / folder / "checkpoints/step-000001").mkdir(parents=True)
+    for path, named in ((".", "runs/a"), ("runs", "runs/a"), (".c", ".c/d")):
+        with rejects(UsageError, path=Path(path)) as caught:
+            find_checkpoint(path)
+        assert f"contains runs: {named};" in str(caught.value)
+
+
 def test_a_run_that_cannot_be_created_is_not_locked(tmp_path: Path) -> None:
     (tmp_path / "outside").mkdir()
     (tmp_path / "run").mkdir()

@@ -14,7 +14,7 @@ import tyro
 
 from bytewright.cli import console, options
 from bytewright.errors import UsageError
-from bytewright.formatting import format_bytes, format_seconds
+from bytewright.formatting import format_bytes, format_names, format_seconds
 from bytewright.shipped_recipes import find_recipe
 
 if TYPE_CHECKING:
@@ -191,8 +191,6 @@ def print_plan(sweep: Sweep, plan: list[PlannedRun]) -> None:
     sys.stdout.flush()  # so that the plan appears before the work in a pipe, too
 
 
-MAX_NAMED = 5
-"""How many runs and sweeps an error names."""
 HEADINGS = {
     "validation_loss": "validation loss (windows)",
     "bits_per_byte": "bits per byte (windows)",
@@ -376,9 +374,9 @@ def _require_runs(path: Path, command: str) -> None:
     sweeps = list(dict.fromkeys(run.parent for run in runs if (run.parent / SWEEP).is_file()))
     single = [run for run in runs if run.parent not in sweeps]
     found = [f"sweep {sweep}" for sweep in sweeps] + [f"run {run}" for run in single]
-    listed = ", ".join(found[:MAX_NAMED]) + (", …" if len(found) > MAX_NAMED else "")
     example = f"bytewright {command} {(sweeps or single)[0]}"
-    message = f"{path} is neither a run nor a sweep, but contains {listed}; name one, as in `{example}`"
+    contents = format_names(found)
+    message = f"{path} is neither a run nor a sweep, but contains {contents}; name one, as in `{example}`"
     raise UsageError(message, path=path, found=found)
 
 

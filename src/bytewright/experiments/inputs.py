@@ -17,6 +17,7 @@ from bytewright.errors import BytewrightError, UsageError
 from bytewright.experiments.groups import find_axes
 from bytewright.experiments.records import RunRecord, read_run, read_sampled
 from bytewright.experiments.results import MODEL, RESULTS, SWEEP, SweepInfo, parse_sweep_info, read_results
+from bytewright.formatting import format_names
 from bytewright.storage import atomic
 from bytewright.storage.config_reader import build
 from bytewright.storage.json_reader import Json
@@ -96,7 +97,7 @@ def with_recomputed_costs(record: RunRecord) -> RunRecord:
 
 def describe_runs(records: Sequence[RunRecord], unreadable: Mapping[str, str] | None = None) -> SweepInfo:
     """Return the description of runs that are not of one sweep; the settings that differ are the axes."""
-    names = ", ".join(record.name for record in records[:4]) + (", …" if len(records) > 4 else "")
+    names = format_names([record.name for record in records], limit=4)
     axes = find_axes([record.settings for record in records])
     return SweepInfo(name=f"{len(records)} runs", question=names, axes=axes, unreadable=unreadable or {})
 

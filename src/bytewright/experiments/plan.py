@@ -21,7 +21,7 @@ from bytewright.errors import BytewrightError, UsageError
 from bytewright.experiments import corpora
 from bytewright.experiments.evaluation.stories import SamplingPlan
 from bytewright.experiments.sweep import Sweep, Trial
-from bytewright.formatting import PhaseProgress, format_size
+from bytewright.formatting import PhaseProgress, format_names, format_size
 from bytewright.plugins import plugin_digests
 from bytewright.train.config import DataConfig, TrainConfig
 from bytewright.train.recipe import flatten, to_plain
@@ -175,8 +175,7 @@ def _choose_trials(sweep: Sweep, only: Sequence[str]) -> list[Trial]:
     names = [trial.name for trial in sweep.trials]
     for name in only:
         if name not in names:
-            shown = ", ".join(names[:8]) + (" …" if len(names) > 8 else "")
-            message = f"{sweep.about.name} has no run {name!r}; it has {shown}"
+            message = f"{sweep.about.name} has no run {name!r}; it has {format_names(names, limit=8)}"
             raise UsageError(message, expected=names, found=name)
     return [trial for trial in sweep.trials if not only or trial.name in only]
 

@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from bytewright.errors import FormatError, UsageError
+from bytewright.formatting import format_names
 from bytewright.storage import atomic
 
 FORMAT = "bytewright checkpoint 1"
 CHECKPOINTS = "checkpoints"
 """The folder of the checkpoints in the folder of a run."""
 STATE = "state.json"
-MAX_NAMED = 5
-"""How many runs an error names."""
 Which = Literal["best", "last"]
 """The checkpoint of a run with the lowest validation loss, or the last one."""
 
@@ -102,6 +101,6 @@ def format_runs_in(folder: Path, marker: str) -> str:
     """
     depth = len(Path(marker).parts)
     found = {path.parents[depth - 1] for level in ("*", "*/*") for path in folder.glob(f"{level}/{marker}")}
-    runs = sorted(str(run) for run in found if "/." not in str(run.relative_to(folder.parent)))
-    listed = ", ".join(runs[:MAX_NAMED]) + (", …" if len(runs) > MAX_NAMED else "")
-    return f"is not a run, but contains runs: {listed}; name one of them" if runs else ""
+    hidden = {run for run in found if any(part.startswith(".") for part in run.relative_to(folder).parts)}
+    runs = sorted(str(run) for run in found - hidden)
+    return f"is not a run, but contains runs: {format_names(runs)}; name one of them" if runs else ""
