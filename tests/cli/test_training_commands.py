@@ -345,11 +345,17 @@ def test_a_second_signal_during_the_save_reports_where_a_resume_continues(
         ("train small.toml --out a --set batch_size=10_000_000_000", ["batch_size", "memory"]),
         ("resume small.toml", ["small.toml: is a file; name the folder of a run"]),
         ("generate small.toml", ["small.toml: is a file"]),
-        ("evaluate taken --endings taken", ["taken has no tasks", "storybook-tasks --out taken"]),
+        ("evaluate taken --endings taken", ["taken: has no tasks", "storybook-tasks --out FOLDER"]),
         ("import taken --out a", ["taken is not the folder of a model", "no config.json"]),
         ("corpus storybook --size 100_000TB --out z.txt", ["'100_000TB' is not a size"]),
-        ("corpus storybook --size 100000TB --out z.txt", ["z.txt: it needs 100000.0 TB, but the disk has"]),
-        ("corpus worldbook --size 100000TB --out z.txt", ["z.txt: it needs 100000.0 TB, but the disk has"]),
+        (
+            "corpus storybook --size 100000TB --out z.txt",
+            ["z.txt: the disk has no space for the text: 100000.0 TB are needed"],
+        ),
+        (
+            "corpus worldbook --size 100000TB --out z.txt",
+            ["z.txt: the disk has no space for the text: 100000.0 TB are needed"],
+        ),
     ],
 )
 def test_bad_input_is_one_sentence_and_leaves_nothing(

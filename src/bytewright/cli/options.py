@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import glob
-import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
@@ -16,7 +15,6 @@ import tyro
 
 from bytewright.cli import console
 from bytewright.errors import FormatError, StorageError, UsageError, wrong_value
-from bytewright.formatting import format_bytes
 from bytewright.storage import atomic
 
 if TYPE_CHECKING:
@@ -229,16 +227,6 @@ def require_exists(path: Path) -> Path:
     if not exists:
         raise UsageError(f"{path} does not exist", path=path)
     return path
-
-
-def require_space(path: Path, num_bytes: int) -> None:
-    """Raise if the disk of `path` has less than `num_bytes` left."""
-    folder = next(folder for folder in path.absolute().parents if folder.exists())
-    free = shutil.disk_usage(folder).free
-    if free < num_bytes:
-        sizes = f"it needs {format_bytes(num_bytes)}, but the disk has {format_bytes(free)} left"
-        message = f"cannot write {path}: {sizes}; choose a smaller size or another disk"
-        raise UsageError(message, path=path, expected=num_bytes, found=free)
 
 
 def read_text_bytes(path: Path) -> bytes:

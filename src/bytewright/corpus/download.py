@@ -18,7 +18,6 @@ import http.client
 import io
 import os
 import re
-import shutil
 import time
 import urllib.error
 import urllib.request
@@ -28,7 +27,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from bytewright.corpus.file_formats import read_blocks
-from bytewright.errors import BytewrightError, FormatError, StorageError, UsageError
+from bytewright.errors import BytewrightError, FormatError, UsageError
 from bytewright.storage import atomic, filesystem
 from bytewright.storage.manifest import Entry
 
@@ -145,7 +144,7 @@ def get_file(file: PublicFile, folder: Path, *, progress: DownloadProgress | Non
 
 def _gunzip(packed: Path, target: Path, expected: Entry, progress: DownloadProgress | None) -> None:
     """Decompress a gzip file to `target`, which appears only if size and checksum match."""
-    _require_space(target, expected.num_bytes)
+    filesystem.check_space(target, expected.num_bytes, "the text")
     digest, done = hashlib.sha256(), 0
     with filesystem.open_to_read(packed) as source, atomic.write_stream(target) as out:
         for block in read_blocks(source, packed, ".gz"):
@@ -173,7 +172,7 @@ def download(
     """Download `url` to `target`, or resume the download; `expected` is the size and SHA-256 of the file."""
     report = progress or (lambda stage, done, total: None)
     with _open_part(target) as part:
-        _require_space(target, expected.num_bytes - _size_of(part))
+        filesystem.check_space(target, expected.num_bytes - _size_of(part), "the rest of the file")
         _fetch(url, part, expected, report, retry_seconds)
         _check(url, part, target, expected, report)
         with filesystem.explain("write", target), filesystem.Directory.open(target.parent) as folder:
@@ -329,14 +328,6 @@ def _too_short(url: str, content_range: str, expected: Entry, part: BinaryIO) ->
         return _other_size(url, expected, int(announced))
     message = f"{url}: the server sends only {start} of the expected {expected.num_bytes} bytes"
     return DownloadError(message, expected=expected.num_bytes, found=start)
-
-
-def _require_space(target: Path, num_bytes: int) -> None:
-    """Raise unless the disk of `target` has room for `num_bytes` more bytes."""
-    free = shutil.disk_usage(target.parent).free
-    if free < num_bytes:
-        message = f"cannot write {target}: {num_bytes} more bytes are needed, but only {free} are free"
-        raise StorageError(message, path=target, expected=num_bytes, found=free)
 
 
 def _size_of(part: BinaryIO) -> int:

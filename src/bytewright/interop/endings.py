@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 
 from bytewright.corpus.storybook import Story, Storybook
 from bytewright.corpus.storybook.check import split_sentences
-from bytewright.errors import FormatError, wrong_value
+from bytewright.errors import FormatError, UsageError, wrong_value
 from bytewright.formatting import Progress
 from bytewright.storage import atomic
 from bytewright.storage.json_reader import Json, parse_json, read_lines
@@ -268,6 +268,9 @@ def describe_range(distances: range) -> str:
 
 def read_tasks(folder: atomic.StrPath) -> list[Question]:
     """Return the questions of all tasks in a folder that `write_tasks` wrote."""
+    if not any(Path(folder).glob("*.jsonl")):
+        advice = "`bytewright corpus storybook-tasks --out FOLDER` writes them into a new folder"
+        raise UsageError.at(folder, f"has no tasks; {advice}")
     return [question for task in TASKS for question in read_questions(Path(folder) / f"{task}.jsonl")]
 
 

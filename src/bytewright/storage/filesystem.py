@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from bytewright.errors import BytewrightError, FormatError, StorageError, UsageError
+from bytewright.formatting import format_bytes
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -87,6 +88,18 @@ def explain(verb: str, path: StrPath) -> Iterator[None]:
         if verb == "read" and error.errno in WRONG_PATH:
             explained.exit_code = UsageError.exit_code
         raise explained from error
+
+
+def check_space(path: StrPath, num_bytes: int, what: str) -> None:
+    """Raise if the disk of `path`, which need not exist yet, has no space for `num_bytes` of `what`."""
+    place = Path(path).absolute()
+    free = shutil.disk_usage(next(each for each in (place, *place.parents) if os.path.exists(each))).free
+    if free < num_bytes:
+        message = (
+            f"the disk has no space for {what}: {format_bytes(num_bytes)} are needed, but only"
+            f" {format_bytes(free)} are free; free space, or choose another disk"
+        )
+        raise StorageError.at(path, message, expected=num_bytes, found=free)
 
 
 def read_bytes(path: StrPath, *, max_bytes: int | None = None) -> bytes:

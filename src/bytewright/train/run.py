@@ -78,7 +78,7 @@ class Run:
     @property
     def is_imported(self) -> bool:
         """Whether the folder holds an imported model: a checkpoint of step 0, without a config."""
-        return not self.exists and self._checkpoint_list.steps() == [0]
+        return run_files.is_imported(self.path)
 
     @property
     def has_checkpoints(self) -> bool:

@@ -15,7 +15,6 @@ import fcntl
 import io
 import os
 import platform
-import shutil
 import subprocess
 import time
 from collections.abc import Mapping
@@ -151,7 +150,7 @@ class RunWriter:
 def read_run_config(path: Path) -> TrainConfig:
     """Read the config of a run; the paths of its data become absolute, and its plugins must be loaded."""
     if not (path / CONFIG).is_file():
-        if CheckpointList(path / CHECKPOINTS).steps() == [0]:
+        if is_imported(path):
             message = f"{path} is an imported model, which has no training to continue; start a run from it"
             raise UsageError(f"{message} with `bytewright train RECIPE --init {path}`", path=path)
         raise UsageError.at(path, describe_no_run(path))
@@ -159,6 +158,11 @@ def read_run_config(path: Path) -> TrainConfig:
     config = read_config(path / CONFIG)
     check_recorded(path, flatten(to_plain(config)))
     return config
+
+
+def is_imported(path: Path) -> bool:
+    """Return whether a folder holds an imported model: a checkpoint of step 0, without a config."""
+    return not (path / CONFIG).is_file() and CheckpointList(path / CHECKPOINTS).steps() == [0]
 
 
 def describe_no_run(path: Path) -> str:
@@ -202,18 +206,6 @@ def discard_run(path: Path) -> None:
         atomic.remove_if_present(path / name, within=path)
     with contextlib.suppress(OSError):
         path.rmdir()
-
-
-def check_space(path: Path, num_bytes: int) -> None:
-    """Raise if the disk of `path` has less than `num_bytes` left."""
-    existing = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
-    free = shutil.disk_usage(existing).free
-    if free < num_bytes:
-        message = (
-            f"the checkpoints of this run need {num_bytes / 1e6:,.0f} MB, but the disk has"
-            f" {free / 1e6:,.0f} MB left; free space, or choose another folder"
-        )
-        raise StorageError.at(path, message, expected=num_bytes, found=free)
 
 
 def describe_environment() -> dict[str, object]:

@@ -27,6 +27,7 @@ from bytewright.generate.text import make_text_sampler
 from bytewright.model import ModelConfig, TransformerLM
 from bytewright.model.fused import make_loss
 from bytewright.model.initialisation import initialise
+from bytewright.storage.filesystem import check_space
 from bytewright.train.config import DeviceName, Precision, TrainConfig
 
 if TYPE_CHECKING:
@@ -232,3 +233,9 @@ def checkpoint_bytes(config: TrainConfig) -> int:
     """Return an upper bound of the size of a checkpoint: weights, optimizer state and 1 MiB for the rest."""
     weights = 4 * count_parameters(config.model).total
     return weights + state_bytes(config.model, config.optimizer) + 2**20
+
+
+def check_checkpoint_space(run: Path, config: TrainConfig) -> None:
+    """Raise if the disk has no space for the checkpoints of a run and a temporary one."""
+    num_bytes = checkpoint_bytes(config) * (config.keep_last + 3)
+    check_space(run, num_bytes, "the checkpoints of this run")

@@ -147,10 +147,7 @@ class Evaluate:
         from bytewright.train.run_model import open_model
         from bytewright.train.setup import select_device
 
-        if options.require_exists(folder) and not any(folder.glob("*.jsonl")):
-            advice = f"`bytewright corpus storybook-tasks --out {folder}` writes them into a new folder"
-            raise UsageError(f"{folder} has no tasks; {advice}", path=folder, key="--endings")
-        questions = read_tasks(folder)
+        questions = read_tasks(options.require_exists(folder))
         saved = open_model(options.require_exists(self.path), which=self.which)
         tokenizer = saved.run.tokenizer
         model = saved.load(device=select_device(self.device), precision=saved.training_precision)

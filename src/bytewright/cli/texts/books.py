@@ -17,7 +17,7 @@ from bytewright.cli import console, options
 from bytewright.corpus import END_OF_TEXT
 from bytewright.errors import UsageError, wrong_value
 from bytewright.formatting import format_bytes, format_seconds, parse_bytes
-from bytewright.storage import atomic
+from bytewright.storage import atomic, filesystem
 from bytewright.storage.manifest import manifest_path_of
 from bytewright.system import usable_cores
 
@@ -67,7 +67,7 @@ class WriteStorybook:
         options.require_at_least(0, self.seed, "--seed")
         for path in (self.out, manifest_path_of(self.out)):
             atomic.check_target(path, replace=self.replace)
-        options.require_space(self.out, size)
+        filesystem.check_space(self.out, size, "the text")
         if self.cluster is not None and self.num_workers is not None:
             raise UsageError("give either --num-workers or --cluster, not both", key="--num-workers")
         started = time.perf_counter()
@@ -134,7 +134,7 @@ class WriteWorldbook:
             raise wrong_value("--seed", "from 0 to 2^64 - 1", self.seed)
         for path in (self.out, manifest_path_of(self.out)):
             atomic.check_target(path, replace=self.replace)
-        options.require_space(self.out, size)
+        filesystem.check_space(self.out, size, "the text")
         world = make_world(self.world, self.exponent, self.people)
 
         from bytewright.corpus.worldbook.files import write_worldbook

@@ -30,9 +30,9 @@ from bytewright.train.config import TrainConfig
 from bytewright.train.metrics_log import read_metrics
 from bytewright.train.outcome import Ending, find_status
 from bytewright.train.recipe import flatten, put, to_plain
-from bytewright.train.run_files import CONFIG, OUTCOME, RunWriter, check_space, has_records, read_if_present
+from bytewright.train.run_files import CONFIG, OUTCOME, RunWriter, has_records, read_if_present
 from bytewright.train.session.recorder import TrainState, check_plan
-from bytewright.train.setup import Inputs, checkpoint_bytes
+from bytewright.train.setup import Inputs, check_checkpoint_space
 
 ROUNDING_SETTINGS = {
     "device",
@@ -183,7 +183,7 @@ def check_saved(saved: SavedState | None, config: TrainConfig, inputs: Inputs, r
     It allocates nothing of the sizes that config.json claims, so call it before the model is built.
     """
     if saved is None:
-        check_space(run, checkpoint_bytes(config) * (config.keep_last + 3))
+        check_checkpoint_space(run, config)
         return TrainState(num_steps=config.num_steps)
     if saved.rest.pop("data", None) != inputs.identity:
         message = (

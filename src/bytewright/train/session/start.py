@@ -125,7 +125,7 @@ def _train(
         check_strategy(config, options.get("optimizer"))
         if ranks.is_main:
             run_files.check_new_run(run)
-            run_files.check_space(run, setup.checkpoint_bytes(config) * (config.keep_last + 3))
+            setup.check_checkpoint_space(run, config)
             if ranks.num_ranks == 1:
                 check_memory(config)
     check_same(ranks, config, inputs)
