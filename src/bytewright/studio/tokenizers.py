@@ -7,6 +7,7 @@ order in which encoding applies them.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -83,15 +84,7 @@ def make_routes(studio: Studio) -> list[BaseRoute]:
     cache = TokenizerCache(studio)
 
     async def list_tokenizers(request: Request) -> Response:
-        scan = await studio.compute(studio.folder.scan)
-        return json_response(
-            {
-                "tokenizers": [
-                    {"id": each.id, "name": each.name, "num_bytes": count_bytes(each.path)}
-                    for each in scan.tokenizers.values()
-                ]
-            }
-        )
+        return json_response({"tokenizers": await studio.compute(describe_tokenizers, studio)})
 
     async def encode(request: Request) -> Response:
         body = await read_body(request, ["tokenizer", "text"])
@@ -114,10 +107,21 @@ def make_routes(studio: Studio) -> list[BaseRoute]:
     ]
 
 
+def describe_tokenizers(studio: Studio) -> list[dict[str, Any]]:
+    """Return the name and the size of each tokenizer; equal tokenizers have equal sizes."""
+    return [
+        {"id": each.id, "name": each.name, "num_bytes": count_bytes(each.path)}
+        for each in studio.folder.scan().tokenizers.values()
+    ]
+
+
 def count_bytes(path: Path) -> int:
-    """Return the size of the files of a tokenizer, at least 1; equal tokenizers have equal sizes."""
-    files = [path / name for name in TOKENIZER_FILES]
-    return sum(file.stat().st_size for file in files if file.is_file()) or 1
+    """Return the size of the files of a tokenizer, at least 1."""
+    num_bytes = 0
+    for name in TOKENIZER_FILES:
+        with contextlib.suppress(OSError):  # a format has only some of the files, and they can be removed
+            num_bytes += (path / name).stat().st_size
+    return num_bytes or 1
 
 
 def describe_text(loaded: LoadedTokenizer, text: str) -> dict[str, Any]:
