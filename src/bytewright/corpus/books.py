@@ -51,10 +51,10 @@ def bits_per_byte(bits: float, num_bytes: int, num_texts: int) -> float:
 
 @contextlib.contextmanager
 def write_texts(path: StrPath) -> Iterator[BinaryIO]:
-    """Yield a stream for the texts of a file that gets a manifest; write the manifest after the block.
+    """Yield a stream for the texts of a file, and remove its old manifest just before the file is replaced.
 
-    The old manifest is removed just before the file is replaced. So a manifest always describes the file next
-    to it, or is missing after a crash between the two.
+    The caller writes the new manifest after the block. So a manifest always describes the file next to it, or
+    is missing after a crash between the two.
     """
     with atomic.write_stream(path) as stream:
         yield stream

@@ -184,10 +184,9 @@ def _floor_figures(runs: Sequence[RunRecord], metric: Metric, value: float) -> l
 
 def _figures_of_one(record: RunRecord) -> KeyFigures:
     figures: list[tuple[str, str, str]] = []
-    metric, loss = choose_metric([record], prefer_bits=True), record.last(VALIDATION.name)
     if (of_documents := record.last(DOCUMENTS.name)) is not None:
         figures.append(("bits per byte, whole documents", DOCUMENTS.format(of_documents), DOCUMENTS.unit))
-    if loss is not None:
+    if (loss := record.last(VALIDATION.name)) is not None:
         perplexity = tables.format_perplexity(loss)
         figures.append(
             ("validation loss, windows", f"{loss:.4f}", f"nats per token; perplexity {perplexity}")
@@ -196,6 +195,7 @@ def _figures_of_one(record: RunRecord) -> KeyFigures:
         figures.append(("training loss", f"{training_loss:.4f}", TRAINING.unit))
     if (bits := record.last(BITS.name)) is not None:
         figures.append(("bits per byte, windows", f"{bits:.4f}", BITS.unit))
+    metric = choose_metric([record], prefer_bits=True)
     if (value := record.last(metric.name)) is not None:
         figures += _floor_figures([record], metric, value)
     if record.status == "imported" and "parameters" in record.measured:

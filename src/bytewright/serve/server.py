@@ -139,16 +139,17 @@ def listening_socket(options: ServerOptions) -> Any:
         try:
             listener.bind((options.guard.host, options.port))
         except (OSError, OverflowError) as error:
-            problem, key = _describe_bind_error(error, options)
+            problem, key = _describe_bind_error(error)
             message = f"cannot listen on {options.guard.host}, port {options.port}: {problem}"
-            raise UsageError(message, key=key, found=getattr(options.guard, key, options.port)) from None
+            found = options.guard.host if key == "host" else options.port
+            raise UsageError(message, key=key, found=found) from None
         yield listener
     finally:
         listener.close()
 
 
-def _describe_bind_error(error: OSError | OverflowError, options: ServerOptions) -> tuple[str, str]:
-    """Return why an address cannot be used and how to fix it, and whether its host or its port is wrong."""
+def _describe_bind_error(error: OSError | OverflowError) -> tuple[str, str]:
+    """Return why an address cannot be used and how to fix it, and the wrong option, "host" or "port"."""
     if isinstance(error, OverflowError):
         return "a port is a number from 0 to 65535", "port"
     if error.errno == errno.EADDRINUSE:

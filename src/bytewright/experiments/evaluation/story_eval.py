@@ -47,7 +47,7 @@ from bytewright.train.setup import count_token_bytes, select_device
 RECOGNISED_CHARACTERS = 60
 """A text that begins like a story for so many characters is one."""
 DECODED_TOKENS = 300
-"""So many tokens of the data of a run are decoded to recognise their text."""
+"""The number of tokens of the training data that are decoded to recognise their text."""
 
 
 @dataclass(frozen=True)

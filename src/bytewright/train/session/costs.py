@@ -75,7 +75,7 @@ def account_for_run(
 
 
 def check_memory(config: TrainConfig) -> None:
-    """Raise `UsageError` if a run is predicted to need more memory than this machine has.
+    """Raise `UsageError` if a run on a CPU is predicted to need more memory than a process may use here.
 
     The system kills a process that exceeds the memory. On a GPU the allocator raises an error instead.
     """
@@ -83,8 +83,9 @@ def check_memory(config: TrainConfig) -> None:
     needed = None if device.type == "cuda" else account_for_run(config, None, device)["peak_memory"]
     if needed is not None and needed > usable:
         message = (
-            f"the run is predicted to need {format_size(needed)} of memory, but {format_size(usable)} are"
-            " available; use a smaller batch_size, split the batch with accumulate, or use a smaller model"
+            f"the run is predicted to need {format_size(needed)} of memory, but it can use only"
+            f" {format_size(usable)}; use a smaller batch_size, split the batch with accumulate, or use a"
+            " smaller model"
         )
         raise UsageError(message, key="batch_size", expected=usable, found=needed)
 
