@@ -303,9 +303,9 @@ def encode_on(
 def _plan(tokenizer: Tokenizer, ranges: Sequence[TextRange], folder: Path) -> list[EncodeTask]:
     has_end = END_OF_TEXT in tokenizer.special_tokens
     tasks = []
-    for number, text_range in enumerate(ranges, start=1):
-        is_final = number == len(ranges)
-        ends_open = text_range.is_last and has_end and _ends_open(tokenizer, ranges[:number])
+    for place, text_range in enumerate(ranges):
+        is_final = place == len(ranges) - 1
+        ends_open = text_range.is_last and has_end and _ends_open(tokenizer, ranges, place)
         append_end = ends_open and not is_final
         closes_document = is_final and (ends_open or not has_end)
         identity = [
@@ -330,14 +330,14 @@ def _plan(tokenizer: Tokenizer, ranges: Sequence[TextRange], folder: Path) -> li
     return tasks
 
 
-def _ends_open(tokenizer: Tokenizer, ranges: Sequence[TextRange]) -> bool:
-    """Return whether more than white space follows the last end token of the source that ends the ranges.
+def _ends_open(tokenizer: Tokenizer, ranges: Sequence[TextRange], last: int) -> bool:
+    """Return whether more than white space follows the last end token of a source; `last` is its last range.
 
     If special tokens overlap, a mark in the text can be part of another token, so the ids decide.
     """
-    is_open = ranges[-1].ends_open
+    is_open = ranges[last].ends_open
     if not ends_documents(list(tokenizer.special_tokens)):
-        for text_range in reversed(ranges):
+        for text_range in reversed(ranges[: last + 1]):
             documents = DocumentCounter(tokenizer)
             num_ends = sum(map(documents.count_ends, _encode_pieces(tokenizer, text_range)))
             is_open = documents.is_open
