@@ -224,7 +224,7 @@ class Tokenizer:
         without that special token, the file is one document. With a user-defined pattern only special tokens
         are safe cuts, so memory depends on the longest document. An existing token file is replaced. The
         target must not be a source. If a file does not end with `<|endoftext|>`, it is added before the next.
-        The manifest records the information content of a generated text.
+        The manifest records the information content of a generated text, if it is the only source.
 
         The threads encode; the calling thread finds the ends of documents and writes, which bounds the speed.
         On a machine with 16 cores, it grows up to 4 threads, to 1.8 GB of text per second.
