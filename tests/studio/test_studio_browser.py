@@ -125,6 +125,31 @@ def test_a_page_in_the_background_follows_no_runs(page: Page, studio: OpenStudio
     page.until(lambda: page.all(".runs li.selected"))
 
 
+def test_runs_that_are_opened_in_the_background_are_not_followed(page: Page, studio: OpenStudio) -> None:
+    page.open("calculator")
+    page.until(lambda: page.figure("Parameters"))
+    page.script(
+        """
+        const send = window.fetch;
+        window.fetch = (path, options) => {
+          localStorage.requests = `${localStorage.requests ?? ""} ${path}`;
+          return send(path, options);
+        };
+        document.addEventListener("visibilitychange", () => { location.hash = "#/runs"; }, { once: true });
+        """
+    )
+    first = page.driver.current_window_handle
+    page.driver.switch_to.new_window("tab")
+    page.open("calculator")
+    requests = "return localStorage.requests ?? ''"
+    page.until(lambda: "/settings" in page.script(requests))  # the last request of the view
+    assert "/events" not in page.script(requests)
+    page.driver.close()
+    page.driver.switch_to.window(first)
+    page.until(lambda: "/events" in page.script(requests))
+    page.until(lambda: page.all(".runs li.selected"))
+
+
 def test_a_broken_run_shows_its_reason_as_text(page: Page, studio: OpenStudio) -> None:
     page.open(f"runs?ids={studio.run_ids()['broken']}")
     page.until(lambda: "config.json" in page.text(".details"))

@@ -119,8 +119,8 @@ class ImportModel:
     def run(self) -> None:
         """Read the model and write it as a run."""
         if not (options.require_exists(self.path) / "config.json").is_file():
-            message = f"{self.path} is not the folder of a model of transformers: it has no config.json"
-            raise UsageError(message, path=self.path)
+            problem = f"{self.path} is not the folder of a model of transformers: it has no config.json"
+            raise UsageError(f"{problem}; name a folder that `save_pretrained` has written", path=self.path)
         from bytewright.train.run_model import import_llama
 
         run = import_llama(self.path, self.out, with_tokenizer=not self.without_tokenizer)

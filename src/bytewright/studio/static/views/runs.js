@@ -40,8 +40,7 @@ class RunsView {
     this.element = element;
     this.build();
     // A browser opens six connections to a server at most: pages in the background must not occupy them.
-    const followIfVisible = () => (document.hidden ? this.stream?.abort() : this.follow());
-    document.addEventListener("visibilitychange", followIfVisible, { signal: context.signal });
+    document.addEventListener("visibilitychange", () => this.follow(), { signal: context.signal });
   }
 
   build() {
@@ -148,9 +147,15 @@ class RunsView {
     this.drawDetails();
   }
 
-  /** Open the stream of events, which also has the records of the selected runs. */
+  /** Follow the selected runs if the page is visible, and get their settings. */
   follow() {
     this.stream?.abort();
+    if (!document.hidden) this.openStream();
+    for (const id of this.selected) if (!this.settings.has(id)) this.fetchSettings(id);
+  }
+
+  /** Open the stream of events, which also has the records of the selected runs. */
+  openStream() {
     this.stream = new AbortController();
     const signal = AbortSignal.any([this.stream.signal, this.context.signal]);
     streamEvents(`/api/runs/events?follow=${this.selected.join(",")}`, {
@@ -163,7 +168,6 @@ class RunsView {
     }).catch((error) => {
       if (!isAbort(error)) this.lost.textContent = error.message;
     });
-    for (const id of this.selected) if (!this.settings.has(id)) this.fetchSettings(id);
   }
 
   async fetchSettings(id) {

@@ -5,7 +5,7 @@ import { formatFigure, formatInteger } from "../lib/format.js";
 
 const EXAMPLE = "Once upon a time, a naïve little dragon counted 1,234 sheep.\n“Why can't I sleep?” she asked the owl, unhappily.";
 const LONGEST_PARAM = 1500;
-const MAX_CHARACTERS = 150_000; // the rest of a longer text is not sent
+const MAX_CHARACTERS = 150_000; // of at most 3 bytes each; the server accepts 500,000 bytes
 const NUM_COLOURS = 6;
 const HINT = "Point at a token, or move with the arrow keys, to see its merges.";
 
