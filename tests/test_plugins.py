@@ -129,7 +129,7 @@ def test_a_plugin_that_registers_nothing_is_executed_with_a_warning(
     write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write("from bytewright.registry import losses\n\ndef odd(hidden):\n    return hidden.mean()\n")
-    with pytest.warns(plugins.PluginWarning, match="registers no part"):
+    with pytest.warns(plugins.PluginWarning, match="registers no new part"):
         assert load_plugin(path).parts == {}
     imported = write(SOURCE, name="imported_parts.py")
     monkeypatch.syspath_prepend(str(imported.parent))

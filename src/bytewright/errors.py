@@ -143,13 +143,14 @@ def shorten(value: object) -> str:
         return f"<{type(value).__name__} too long to show>"
 
 
-def show_key(key: str) -> str:
+def show_key(key: object) -> str:
     """Return a key as it is shown in an error message: quoted and short unless it is a plain name.
 
-    >>> show_key("warmup"), show_key("war mup")
-    ('warmup', "'war mup'")
+    >>> show_key("warmup"), show_key("war mup"), show_key(1)
+    ('warmup', "'war mup'", '1')
     """
-    return key if key.isidentifier() and len(key) <= _SHORT.maxstring else shorten(key)
+    is_plain = isinstance(key, str) and key.isidentifier() and len(key) <= _SHORT.maxstring
+    return str(key) if is_plain else shorten(key)
 
 
 def is_out_of_memory(error: BaseException) -> bool:

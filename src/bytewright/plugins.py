@@ -39,7 +39,7 @@ IN_MODEL = "model."
 
 
 class PluginWarning(UserWarning):
-    """A plugin was executed, but registered no part."""
+    """A plugin was executed, but registered no new part."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +79,7 @@ def load_plugin(path: atomic.StrPath) -> Plugin:
 
     Loading a file again, or a copy of it, has no effect. A file that has changed since replaces its parts. An
     error in the file raises `UsageError` with the file and line, and none of its parts is registered. A file
-    that registers nothing, also not through a module that it imports, causes a `PluginWarning`.
+    that registers nothing new, also not through a module that it imports, causes a `PluginWarning`.
     """
     file = Path(os.path.realpath(path))
     plugin = Plugin(path=file, source=_read(Path(path)))
@@ -93,7 +93,7 @@ def load_plugin(path: atomic.StrPath) -> Plugin:
     before = _files_with_parts()
     _execute(plugin, shown=Path(path))
     if _files_with_parts() == before:
-        message = f'{path} registers no part; a decorator such as @losses.register("name") registers one'
+        message = f'{path} registers no new part; a decorator such as @losses.register("name") registers one'
         warnings.warn(message, PluginWarning, stacklevel=2)
     _loaded[file] = plugin
     return plugin

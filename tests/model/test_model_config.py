@@ -63,6 +63,8 @@ def test_derived_sizes_follow_a_change_of_the_model() -> None:
         ({"norm": "layer"}, "norm", "layer"),
         ({"position": "learned"}, "position", "learned"),
         ({"ffn": "gelu"}, "ffn", "gelu"),
+        ({"ffn_options": {1: 2}}, "ffn_options.1", None),
+        ({"norm_options": {1: 2}}, "norm_options.1", None),
         ({"implementation": "slow"}, "implementation", "slow"),
     ],
 )

@@ -49,7 +49,7 @@ def build(cls: type[T], fields: object, *, source: str, path: str = "") -> T:
     kinds = get_type_hints(cls)
     for key in fields:
         if key not in kinds:
-            message = f"{source}: unknown key {path}{show_key(key)}{suggest(key, kinds, path)}"
+            message = f"{source}: unknown key {path}{show_key(key)}{suggest(str(key), kinds, path)}"
             raise UsageError(message, path=source, key=f"{path}{key}")
     values = {}
     for field in dataclasses.fields(cls):  # type: ignore[arg-type]
@@ -124,7 +124,7 @@ def read_options(
     for name in options:
         if name not in declared and not _takes_any_keyword(part):
             found = f"unknown key {key}.{show_key(name)}"
-            hint = suggest(name, declared, f"{key}.") if declared else "; this part has no options"
+            hint = suggest(str(name), declared, f"{key}.") if declared else "; this part has no options"
             raise UsageError(found + hint, key=f"{key}.{name}", expected=list(declared))
     values = {}
     for name, parameter in declared.items():
