@@ -34,6 +34,7 @@ from bytewright.errors import FormatError
         ("    trade\n", "    trades\n", "'trades' is not one of trade, animal"),
         ("    3 move", "    3 moves", "'moves' is not one of introduce, move, ask"),
         ("words trade\n    baker, engraver", "range trade\n    1600", "expected a range such as 1600-1855"),
+        ("words trade\n    baker, engraver", "range trade\n    9-3", "expected a range such as 1600-1855"),
         ("left the {where}", "left the {wherever}", "no rule, lexicon or variable has the name wherever"),
         ("{there=place-where}", "{there=place-when}", "has the name when"),
         ("words name", "words names", "need the lexicons thing and name"),

@@ -185,11 +185,16 @@ def _place_in_plugin(error: BaseException) -> str | None:
 
 
 def _show_warning(message: Warning | str, category: type[Warning], *place: Any, **others: Any) -> None:
-    if category.__module__.startswith("bytewright.") and os.environ.get("LOCAL_RANK", "0") != "0":
-        return  # the first rank of this machine shows it
+    if category.__module__.startswith("bytewright.") and not _is_first_on_machine():
+        return
     from bytewright.cli import console  # imported late: most commands show no warning
 
     console.show_warning(message, category, *place, **others)
+
+
+def _is_first_on_machine() -> bool:
+    """Return whether this process reports what all ranks of this machine find; without torchrun, it does."""
+    return os.environ.get("LOCAL_RANK", "0") == "0"
 
 
 def run_command(arguments: Sequence[str]) -> int:
@@ -202,7 +207,7 @@ def run_command(arguments: Sequence[str]) -> int:
             command = _parse(name, rest)
             load_plugins(getattr(command, "plugin", ()))
         except BytewrightError as error:
-            if os.environ.get("LOCAL_RANK", "0") != "0":  # the first rank of this machine reports it
+            if not _is_first_on_machine():
                 raise ReportedError(str(error), exit_code=error.exit_code) from None
             raise
         try:
@@ -412,7 +417,7 @@ def _terminate(number: int, frame: FrameType | None) -> None:
 
 def _fail(sentence: str, code: int, *, once: bool = False) -> int:
     """Print why a command failed and return its exit code; `once`: on one rank of a machine only."""
-    if once and os.environ.get("LOCAL_RANK", "0") != "0":
+    if once and not _is_first_on_machine():
         return code
     sentence = escape_controls(sentence)
     if len(sentence) > LONGEST_SENTENCE:

@@ -133,7 +133,7 @@ class _Reader:
     def _words(self, kind: str, text: str) -> list[str]:
         if kind == "range":
             match = RANGE.fullmatch(text)
-            if not match:
+            if not match or int(match[1]) > int(match[2]):
                 self.place.reject(f"expected a range such as 1600-1855, found {text!r}")
             return [str(number) for number in range(int(match[1]), int(match[2]) + 1)]
         if kind in ("words", "zipf"):
