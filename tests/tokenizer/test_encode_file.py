@@ -139,6 +139,9 @@ def test_the_manifest_records_the_floor_of_one_generated_text(
         for sources in (text, own, [text, own])
     ]
     assert floors == [written.bits_per_byte, None, None]
+    # Without the end token, evaluations also count the bytes of its text.
+    without_end = Tokenizer({byte: bytes([byte]) for byte in range(256)}, [])
+    assert without_end.encode_file(text, tmp_path / "ids.npy").manifest.floor_bits_per_byte is None
 
 
 def test_a_file_is_never_encoded_onto_itself(prose_tokenizer: Tokenizer, tmp_path: Path) -> None:

@@ -224,7 +224,8 @@ class Tokenizer:
         without that special token, the file is one document. With a user-defined pattern only special tokens
         are safe cuts, so memory depends on the longest document. An existing token file is replaced. The
         target must not be a source. If a file does not end with `<|endoftext|>`, it is added before the next.
-        The manifest records the information content of a generated text, if it is the only source.
+        The manifest records the information content of a generated text, if it is the only source and the
+        tokenizer has `<|endoftext|>`.
 
         The threads encode; the calling thread finds the ends of documents and writes, which bounds the speed.
         On a machine with 16 cores, it grows up to 4 threads, to 1.8 GB of text per second.
@@ -236,12 +237,14 @@ class Tokenizer:
         opened = [_native.FileEncoder(self._native, os.fspath(path)) for path in sources]
         files = [file for file in opened if file.num_bytes]  # before an empty one, no end token is added
         documents = DocumentCounter(self)
+        # The floor counts no bytes of end tokens; without that special token, evaluations count them.
+        has_floor = len(sources) == 1 and END_OF_TEXT in self.special_tokens
         total, before = sum(file.num_bytes for file in files), 0
         with TokenFileWriter(
             target,
             tokenizer_fingerprint=self.fingerprint,
             vocabulary_size=self.vocab_size,
-            floor_bits_per_byte=read_floor_of_text(sources[0]) if len(sources) == 1 else None,
+            floor_bits_per_byte=read_floor_of_text(sources[0]) if has_floor else None,
         ) as writer:
             for file in files:
                 if documents.is_open and END_OF_TEXT in self.special_tokens:
