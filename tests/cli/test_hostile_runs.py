@@ -170,7 +170,7 @@ def test_a_model_larger_than_its_weights_is_not_built(
     with no_hang():
         outcome = run("resume", "run")
     assert_answered(outcome)
-    assert "the checkpoints of this run need" in outcome.err
+    assert "no space for the checkpoints of this run" in outcome.err
 
 
 def test_a_report_does_not_count_layers_without_weights(place: Path, run: RunCommand) -> None:

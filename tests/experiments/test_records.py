@@ -14,7 +14,7 @@ from bytewright.errors import BytewrightError, FormatError, UsageError
 from bytewright.experiments.groups import group_runs
 from bytewright.experiments.inputs import read_inputs, with_recomputed_costs
 from bytewright.experiments.loss_metric import VALIDATION
-from bytewright.experiments.records import RunRecord, measured_costs, read_run
+from bytewright.experiments.records import RunRecord, measured_costs, read_floor, read_run
 from bytewright.experiments.results import SweepInfo, read_results, write_results
 from bytewright.report.charts import Chart
 from bytewright.report.compose import build_report, write_report
@@ -39,6 +39,13 @@ def test_a_run_is_read_from_its_folder(tmp_path: Path) -> None:
     assert record.floor is None
     (tmp_path / "corpus.json").write_text('{"floor_bits_per_byte": 0.5}')
     assert read_run(tmp_path / "a").floor == 0.5
+
+
+@pytest.mark.parametrize("folder", ["", "x" * 5000])
+@pytest.mark.parametrize("name", ["valid.npy", "x" * 5000, "\0"])
+def test_damaged_or_impossible_data_have_no_floor(tmp_path: Path, folder: str, name: str) -> None:
+    (tmp_path / "valid.npy.json").write_text("{")
+    assert read_floor(str(tmp_path / folder / name)) is None
 
 
 def test_results_json_keeps_everything_a_report_shows(tmp_path: Path) -> None:

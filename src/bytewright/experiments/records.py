@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from bytewright.corpus import END_OF_TEXT
-from bytewright.errors import FormatError, UsageError
+from bytewright.errors import BytewrightError, FormatError, UsageError
 from bytewright.storage import atomic
 from bytewright.storage.manifest import manifest_path_of
 from bytewright.train.checkpoint_list import CHECKPOINTS
@@ -167,7 +167,7 @@ def read_floor(validation: object) -> float | None:
 
     The manifest of its tokens has it, or the corpus.json near them.
     """
-    manifest = read_if_present(manifest_path_of(validation)) if isinstance(validation, str) else {}
+    manifest = _read_fields(manifest_path_of(validation)) if isinstance(validation, str) else {}
     floors = (fields.get("floor_bits_per_byte") for fields in (manifest, *_read_corpus_fields(validation)))
     return next((float(floor) for floor in floors if is_finite(floor)), None)
 
@@ -181,7 +181,15 @@ def read_corpus_name(data: object) -> str | None:
 def _read_corpus_fields(tokens: object) -> Iterator[dict[str, Any]]:
     """Yield the contents of corpus.json in the two folders above a token file; of a missing file, nothing."""
     for folder in Path(tokens).parents[:2] if isinstance(tokens, str) else ():
-        yield read_if_present(folder / CORPUS_FILE)
+        yield _read_fields(folder / CORPUS_FILE)
+
+
+def _read_fields(path: Path) -> dict[str, Any]:
+    """Return the fields of a file outside the run; of a missing or damaged file, nothing."""
+    try:
+        return read_if_present(path)
+    except (BytewrightError, OSError):
+        return {}
 
 
 def _read_object(outcome: Mapping[str, Any], name: str, run: Path) -> dict[str, Any]:
