@@ -421,7 +421,8 @@ def run_all(options: argparse.Namespace, start: float, work: Path, is_shared: bo
         if options.points:
             tasks = [make_task(trial, name, data, record.lr) for name, trial in points]
             done = {each["name"] for each in record.runs}
-            again = [repeat_task(task for task in tasks if task.name in done)] if done else []
+            earlier = [task for task in tasks if task.name in done]
+            again = [repeat_task(earlier)] if earlier else []
             run([*tasks[:1], *again, *tasks[1:]])
         else:
             others = [name for name in options.sweeps if name != RATES]
