@@ -256,6 +256,16 @@ def return_freed_memory() -> Iterator[None]:
         libc.malloc_trim(0)
 
 
+def freeze_objects() -> None:
+    """Collect garbage now, and exclude all remaining objects from later collections.
+
+    A collection visits every other object of the process. With torch and its compilers loaded, this takes 50
+    to 200 ms.
+    """
+    gc.collect()
+    gc.freeze()
+
+
 @contextlib.contextmanager
 def pause_garbage_collection() -> Iterator[None]:
     """Collect garbage now, freeze all objects, and disable automatic collection until the block ends.
@@ -266,8 +276,7 @@ def pause_garbage_collection() -> Iterator[None]:
     never be freed.
     """
     was_enabled = gc.isenabled()
-    gc.collect()
-    gc.freeze()
+    freeze_objects()
     gc.disable()
     try:
         yield

@@ -19,6 +19,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from bytewright.model import TransformerLM
 from bytewright.serve.engine import Engine
 from bytewright.serve.jobs import EngineClosedError, Job, Update
+from bytewright.system import freeze_objects
 from bytewright.tokenizer import Tokenizer
 
 ServiceState = Literal["loading", "ready", "draining", "failed"]
@@ -74,6 +75,7 @@ class Service:
         num_ids = min(loaded.tokenizer.vocab_size, loaded.model.config.vocab_size)
         engine = Engine(loaded.model, self.report, num_ids=num_ids, **asdict(self.options))
         self._loop = loop
+        freeze_objects()  # no text continues during a collection
         engine.start()
         self._loaded, self._engine = loaded, engine
         if self.is_draining:
