@@ -50,7 +50,8 @@ REFERENCE = _names("""
 
 FUSED = _names("""
     _native model.fused model.kernels model.cuda_graph optim.fused generate.decoder generate.packed_weights
-    generate.fused_step generate.device_steps generate.generator generate.row_sampling generate.slots
+    generate.fused_step generate.device_steps generate.generator generate.prompt_chunks
+    generate.row_sampling generate.slots
 """)
 """The modules that compute the same results faster; they import the reference modules, never the reverse."""
 

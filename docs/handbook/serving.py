@@ -1,6 +1,6 @@
 """The figures of serving.md: limits of requests and of the engine."""
 
-from bytewright.generate.slots import CHUNK_TOKENS
+from bytewright.generate.prompt_chunks import CHUNK_TOKENS
 from bytewright.serve.protocol import DEFAULT_MAX_TOKENS, MAX_CHOICES, MAX_LOGPROBS, MAX_STOPS
 
 FIGURES = [

@@ -11,7 +11,8 @@ from torch.nn.functional import silu
 
 from bytewright.generate import SamplingConfig
 from bytewright.generate.decoder import Decoder
-from bytewright.generate.slots import PromptChunk, RowDraws, SlotBatch
+from bytewright.generate.prompt_chunks import PromptChunk, RowDraws
+from bytewright.generate.slots import SlotBatch
 from bytewright.model import TransformerLM
 from bytewright.model.layers import EPSILON, rms_norm
 from model_choices import small_config
@@ -24,7 +25,7 @@ from bytewright.model.kernels.decoding_products import LargestLogits, Tiles
 ON_GPU = torch.cuda.is_available()
 DEVICE, DTYPE = ("cuda", torch.bfloat16) if ON_GPU else ("cpu", torch.float16)
 """The interpreter cannot multiply matrices in bfloat16."""
-ROW, ROWS = Tiles(outputs=16, inputs=64), Tiles(outputs=16, inputs=32, rows=16)
+ROW, ROWS = Tiles(outputs=16, inputs=64), Tiles(outputs=16, inputs=32, rows=16, chains=2)
 ONE_ROW = StepOptions(qkv=ROW, output=ROW, up=ROW, down=ROW, head=ROW, split=16)
 SOME_ROWS = StepOptions(qkv=ROWS, output=ROWS, up=ROWS, down=ROWS, head=ROWS, split=16)
 LIBRARY = StepOptions(split=16)
@@ -46,8 +47,9 @@ def draw(*shape: int, seed: int = 0) -> Tensor:
         pytest.param(ROW, 64, marks=pytest.mark.slow),
         pytest.param(ROWS, 64, marks=pytest.mark.slow),
         pytest.param(Tiles(outputs=8, inputs=128), 100, marks=pytest.mark.slow),
+        pytest.param(Tiles(outputs=16, inputs=32, rows=16), 100, marks=pytest.mark.slow),
     ],
-    ids=["row", "rows", "even-row", "even-rows", "whole-row"],
+    ids=["row", "rows", "even-row", "even-rows", "whole-row", "one-chain"],
 )
 def test_a_product_includes_the_work_around_it(tiles: Tiles, d_in: int) -> None:
     num_rows = 1 if tiles.rows == 1 else 19
@@ -175,9 +177,8 @@ def test_a_round_of_slots_may_exceed_the_context() -> None:
     batch.is_on_gpu, decoder.fused_step = True, FusedStep(decoder, SOME_ROWS)
     prompt = torch.randint(config.vocab_size, (45,)).tolist()
     with torch.inference_mode():
-        states = batch.read([PromptChunk(0, 0, prompt)])
         sampling = SamplingConfig(temperature=0.0, max_new_tokens=3)
-        batch.start([0], [RowDraws(sampling, 0, 3)], states.last)
+        batch.read([PromptChunk(0, 0, prompt, RowDraws(sampling, 0, 3))])
         chosen = batch.launch([0], num_tokens=46, num_steps=8).ids()
     assert [len(row) for row in chosen] == [8, 8]
 

@@ -117,7 +117,7 @@ def fail_at_random(batch: SlotBatch, generator: random.Random, rate: float) -> N
 
         return run
 
-    for name in ("read", "start", "launch"):
+    for name in ("read", "launch"):
         setattr(batch, name, wrap(getattr(batch, name)))
 
 

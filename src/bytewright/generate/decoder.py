@@ -23,6 +23,7 @@ from bytewright.generate.packed_weights import (
     PackedNorm,
     pack_block,
     pack_module,
+    pad_rows,
     snapshot,
 )
 from bytewright.model import (
@@ -68,7 +69,7 @@ class KeyValueCache:
         self.keys = [torch.zeros(shape, device=device, dtype=dtype) for _ in layers]
         self.values = [torch.zeros(shape, device=device, dtype=dtype) for _ in layers]
         self.arrivals = torch.zeros(shape[:2], dtype=torch.int32, device=device)
-        """Counts the programs of `attend_in_splits` that have ended; 0 between calls."""
+        """Counts the programs of attention that have ended (`attend_and_store`); 0 between calls."""
 
     @property
     def num_bytes(self) -> int:
@@ -148,10 +149,10 @@ class Decoder:
         head = model.output_weight
         if model.logit_scale != 1:
             head = head * model.logit_scale
-        self.head = PackedMatrix(snapshot(head, self.dtype), batch_size)
+        self.head = PackedMatrix(pad_rows(snapshot(head, self.dtype)), batch_size)
         self.angles = None
         self.half_angles: tuple[Tensor | None, Tensor | None] = None, None
-        """Cosines and sines of half of the dimensions, as the kernel of training reads them."""
+        """Cosines and sines of half of the dimensions, as `rotate_into_cache` reads them."""
         attention = blocks[0].attn
         rope = attention.rope if isinstance(attention, MultiHeadSelfAttention) else None
         if isinstance(rope, RotaryPositionalEmbedding):
@@ -179,46 +180,47 @@ class Decoder:
         Row i of `ids` holds a prompt of `lengths[i]` tokens and then padding, which the causal mask hides.
         """
         batch_size, num_tokens = ids.shape
-        hidden = self._read_first_tokens(ids, cache.write_prompt)
+        has_kernel = self.config.d_head in SPLIT_HEADS and kernels.supports(self.embeddings)
+        positions = torch.arange(num_tokens, device=ids.device).repeat(batch_size)
+        angles = None if has_kernel else self._angles_at(positions)
+        grouped = self.config.kv_heads != self.config.num_heads
+
+        def attend(layer: int, qkv: Tensor) -> Tensor:
+            if has_kernel:
+                q = self._rotate_into_cache(layer, qkv.view(batch_size, num_tokens, -1), cache)
+            else:
+                split = self._split(layer, qkv, angles)
+                q, k, v = (x.view(batch_size, num_tokens, *x.shape[-2:]) for x in split)
+                cache.write_prompt(layer, k.transpose(1, 2), v.transpose(1, 2))
+            keys, values = cache.read(layer, num_tokens)
+            attended = scaled_dot_product_attention(
+                q.transpose(1, 2), keys, values, is_causal=True, enable_gqa=grouped
+            )
+            return attended.transpose(1, 2).reshape(len(qkv), -1)
+
+        hidden = self._run_blocks(ids.flatten(), attend)
         last = torch.arange(batch_size, device=ids.device) * num_tokens + lengths - 1
         return self.score(hidden[last])
 
     @torch.inference_mode()
-    def read_first_chunk(
-        self, cache: KeyValueCache, rows: Int[Tensor, " chunks"], ids: Int[Tensor, "chunks seq"]
-    ) -> Float[Tensor, "chunks seq d_model"]:
-        """Read the first tokens of prompts into rows of the cache; return hidden states for `score`.
-
-        Padding at the end of a chunk is written to positions that later tokens of the row overwrite.
-        """
-        num_tokens = ids.shape[1]
-
-        def write(layer: int, keys: Tensor, values: Tensor) -> None:
-            cache.keys[layer][:, :, :num_tokens].index_copy_(0, rows, keys)
-            cache.values[layer][:, :, :num_tokens].index_copy_(0, rows, values)
-
-        return self._read_first_tokens(ids, write).view(*ids.shape, -1)
-
-    def _read_first_tokens(
-        self, ids: Int[Tensor, "batch seq"], write: Callable[[int, Tensor, Tensor], None]
+    def read_packed(
+        self, cache: KeyValueCache, ids: Int[Tensor, " tokens"], chunks: Int[Tensor, "chunks 3"], longest: int
     ) -> Float[Tensor, "tokens d_model"]:
-        """Return hidden states of the first tokens of texts; `write` stores keys and values of a layer."""
-        batch_size, num_tokens = ids.shape
-        positions = torch.arange(num_tokens, device=ids.device).repeat(batch_size)
-        angles = self._angles_at(positions)
+        """Read the first tokens of prompts, one prompt after the other; return hidden states for `score`.
+
+        It requires the kernel (`has_kernel`). Each of `chunks` is a row of the cache, the index of its first
+        token and its number of tokens, at most `longest`. The chunks contain all tokens.
+        """
+        from bytewright.model.kernels.prompts import attend_to_chunks
 
         def attend(layer: int, qkv: Tensor) -> Tensor:
-            if self._has_split_kernel(qkv):
-                split = self._split_prompts(layer, qkv.view(batch_size, num_tokens, -1))
-            else:
-                split = self._split(layer, qkv, angles)
-            q, k, v = (x.view(batch_size, num_tokens, *x.shape[-2:]).transpose(1, 2) for x in split)
-            write(layer, k, v)
-            grouped = self.config.kv_heads != self.config.num_heads
-            attended = scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=grouped)
-            return attended.transpose(1, 2).reshape(len(qkv), -1)
+            gains = self.blocks[layer].attention.qk_gains
+            keys, values = cache.keys[layer], cache.values[layer]
+            return attend_to_chunks(
+                qkv, gains, self.angles, keys, values, chunks, longest=longest, eps=EPSILON
+            )
 
-        return self._run_blocks(ids.flatten(), attend)
+        return self._run_blocks(ids, attend)
 
     @torch.inference_mode()
     def read_chunk(
@@ -297,12 +299,14 @@ class Decoder:
         return self.score(self._run_blocks(ids, attend))
 
     def _attend_by_kernel(self, cache: KeyValueCache, positions: Int[Tensor, " batch"]) -> Attend:
-        from bytewright.model.kernels.decoding import attend_and_store
+        from bytewright.model.kernels.decoding import attend_and_store, split_for
+
+        split = split_for(cache.batch_size, self.config.kv_heads, self.dtype)
 
         def attend(layer: int, qkv: Tensor) -> Tensor:
             gains = self.blocks[layer].attention.qk_gains
-            keys, values = cache.keys[layer], cache.values[layer]
-            return attend_and_store(qkv, gains, self.angles, keys, values, positions, eps=EPSILON)
+            buffers = cache.keys[layer], cache.values[layer], positions, cache.arrivals
+            return attend_and_store(qkv, gains, self.angles, *buffers, eps=EPSILON, split=split)
 
         return attend
 
@@ -343,27 +347,21 @@ class Decoder:
             qk = (qk * cos + qk.roll(d_head // 2, dims=-1) * sin).to(qk.dtype)
         return qk[:, :num_heads], qk[:, num_heads:], v
 
-    def _has_split_kernel(self, qkv: Tensor) -> bool:
-        """Return whether the kernel of training can split, normalise and rotate these heads."""
-        has_work = self.angles is not None or self.config.qk_norm
-        return has_work and self.config.d_head in SPLIT_HEADS and kernels.supports(qkv)
-
-    def _split_prompts(
-        self, layer: int, qkv: Float[Tensor, "batch seq qkv_width"]
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the result of `_split` for prompts, by one kernel: (batch, seq, heads, d_head) each."""
-        from bytewright.model.kernels.heads import SplitHeads
+    def _rotate_into_cache(
+        self, layer: int, qkv: Float[Tensor, "batch seq qkv_width"], cache: KeyValueCache
+    ) -> Float[Tensor, "batch seq heads d_head"]:
+        """Return the queries of prompts, and write their keys and values, by one kernel."""
+        from bytewright.model.kernels.prompts import rotate_into_cache
 
         gains = self.blocks[layer].attention.qk_gains
-        split: tuple[Tensor, Tensor, Tensor] = SplitHeads.apply(  # type: ignore[no-untyped-call]
-            qkv, gains, *self.half_angles, self.config.num_heads, self.config.d_head, EPSILON
-        )
-        return split
+        keys, values = cache.keys[layer], cache.values[layer]
+        return rotate_into_cache(qkv, gains, self.half_angles, keys, values, eps=EPSILON)
 
     @torch.inference_mode()
     def score(self, x: Float[Tensor, "rows d_model"]) -> Float[Tensor, "rows vocab"]:
         """Return the logits of the token after each hidden state."""
-        return self.head(x if self.final_norm is None else self.final_norm(x))
+        logits = self.head(x if self.final_norm is None else self.final_norm(x))
+        return logits[..., : self.config.vocab_size]
 
 
 def attend_to_cache(

@@ -56,8 +56,8 @@ class StepOptions:
     up: Tiles | None = None
     down: Tiles | None = None
     head: Tiles | None = None
-    split: int = decoding.SPLIT
-    """Positions of the cache of one program of attention."""
+    split: int | None = None
+    """Positions of the cache of one program of attention; None for `decoding.split_for`."""
     overlap: bool = True
     """Whether a kernel starts while the one before it still runs."""
     max_overlapped: int | None = None
@@ -76,10 +76,10 @@ ONE_ROW = StepOptions(
     head=Tiles(outputs=8, inputs=1024, warps=4),
 )
 SOME_ROWS = StepOptions(
-    qkv=Tiles(outputs=16, inputs=256, rows=32, warps=2, stages=3),
-    output=Tiles(outputs=16, inputs=256, rows=32, warps=2, stages=3),
+    qkv=Tiles(outputs=16, inputs=128, rows=32, chains=2, warps=2, stages=3),
+    output=Tiles(outputs=16, inputs=128, rows=32, chains=2, warps=2, stages=3),
     up=Tiles(outputs=16, inputs=256, rows=32, warps=2, stages=3),
-    down=Tiles(outputs=16, inputs=256, rows=32, warps=2, stages=3),
+    down=Tiles(outputs=16, inputs=128, rows=32, chains=2, warps=2, stages=3),
     head=Tiles(outputs=128, inputs=64, rows=32, stages=3),
     max_overlapped=512,
 )
@@ -179,6 +179,7 @@ class FusedStep:
         decoder, options = self.decoder, self._options(len(ids))
         overlap = self._overlaps(options)
         limit = options.max_overlapped
+        split = options.split or self._split(len(ids))
         norms = iter(
             [*(norm for block in decoder.blocks for norm in block.norms or (None, None)), decoder.final_norm]
         )
@@ -189,7 +190,7 @@ class FusedStep:
             # The first kernel of a step does not overlap, so `positions` have been written when it starts.
             # All later kernels may therefore read them before they wait.
             qkv = _multiply(stream, attention.qkv.weight, options.qkv, overlap=overlap).rows
-            attended = decoding.attend_in_splits(
+            attended = decoding.attend_and_store(
                 qkv,
                 attention.qk_gains,
                 decoder.angles,
@@ -199,7 +200,7 @@ class FusedStep:
                 cache.arrivals,
                 eps=EPSILON,
                 num_positions=num_positions,
-                split=options.split,
+                split=split,
                 overlap=overlap and (limit is None or cache.capacity <= limit),
             )
             stream = _add_product(
@@ -209,7 +210,14 @@ class FusedStep:
             hidden = _multiply(stream, ffn.up.weight, options.up, gate=gate, overlap=overlap).rows
             stream = _add_product(stream, hidden, ffn.down.weight, options.down, next(norms), overlap=overlap)
         logits = _multiply(stream, decoder.head.weight, options.head, num_ids=num_ids, overlap=overlap)
-        return logits.rows, logits.largest
+        return logits.rows[:, : decoder.config.vocab_size], logits.largest
+
+    def reads_whole_sequences(self, num_rows: int) -> bool:
+        """Return whether the work of attention does not depend on `num_positions`."""
+        return (self._options(num_rows).split or self._split(num_rows)) is None
+
+    def _split(self, num_rows: int) -> int | None:
+        return decoding.split_for(num_rows, self.decoder.config.kv_heads, self.decoder.dtype)
 
     def _embed(self, ids: Int[Tensor, " batch"], options: StepOptions, norm: PackedNorm | None) -> _Stream:
         """Return the residual stream before the first block.
@@ -289,7 +297,7 @@ def _add_product(
     """Return the stream plus the product of `x` with a weight; `norm` is the norm that follows."""
     assert norm is None or isinstance(norm, PackedRMSNorm)
     if tiles is None:
-        return _Stream(torch.addmm(stream.rows, x, weight.T), norm)
+        return _Stream(stream.rows.addmm_(x, weight.T), norm)
     product = decoding_products.multiply(
         x,
         weight,

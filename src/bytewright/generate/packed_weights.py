@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.nn import Module
-from torch.nn.functional import linear, rms_norm, silu
+from torch.nn.functional import linear, pad, rms_norm, silu
 
 from bytewright.model import MultiHeadSelfAttention, RMSNorm, SwiGLU, TransformerBlock, kernels
 from bytewright.model.config import NormPlace
@@ -29,6 +29,8 @@ from bytewright.registry import is_built_in
 
 P = TypeVar("P", bound=type)
 
+ROW_MULTIPLE = 64
+"""On a GPU, the number of rows of the output embedding is a multiple of this."""
 
 PackedNorm = Callable[[Tensor], Tensor]
 """A function that normalises rows of the residual stream."""
@@ -39,7 +41,10 @@ class PackedFeedForward(Protocol):
     """A feed-forward layer."""
 
     def add_to(self, residual: Tensor, x: Tensor, /) -> Tensor:
-        """Return the residual stream plus the layer's result for the rows of `x`."""
+        """Return the residual stream plus the layer's result for the rows of `x`.
+
+        The layer may write the result into `residual`, which the caller no longer uses.
+        """
 
 
 _versions: dict[type[Module], tuple[type, object]] = {}
@@ -82,6 +87,16 @@ def snapshot_gain(gain: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
     return snapshot(gain, torch.promote_types(gain.dtype, torch.float32))
 
 
+def pad_rows(weight: Float[Tensor, "d_out d_in"]) -> Float[Tensor, "padded d_in"]:
+    """Return a weight with zeros below it, to a multiple of `ROW_MULTIPLE` rows on a GPU.
+
+    For other sizes, such as the 50,257 tokens of GPT-2, cuBLAS selects a kernel that takes several times as
+    long.
+    """
+    missing = -len(weight) % ROW_MULTIPLE if weight.is_cuda else 0
+    return pad(weight, (0, 0, 0, missing)) if missing else weight
+
+
 class PackedMatrix:
     """A weight in the layout whose products with about `num_rows` rows are fastest; any number is allowed.
 
@@ -109,11 +124,11 @@ class PackedMatrix:
     def add_to(
         self, residual: Float[Tensor, "rows d_out"], x: Float[Tensor, "rows d_in"]
     ) -> Float[Tensor, "rows d_out"]:
-        """Return residual + x Wᵀ without storing the product."""
+        """Return residual + x Wᵀ without storing the product; `residual` may be overwritten."""
         if self.blocked:
             total: Tensor = torch.ops.mkldnn._linear_pointwise.binary(x, residual, self.weight, None, "add")
             return total
-        return torch.addmm(residual, x, self.weight if self.transposed else self.weight.T)
+        return residual.addmm_(x, self.weight if self.transposed else self.weight.T)
 
 
 class OwnForward:

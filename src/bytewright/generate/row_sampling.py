@@ -85,19 +85,32 @@ class RowSettings:
 
     def write(self, rows: Int[Tensor, " chosen"], configs: Sequence[SamplingConfig]) -> None:
         """Write the settings of some rows."""
-        limits = [NO_LIMIT if config.top_k is None else min(config.top_k, NO_LIMIT) for config in configs]
-        values = [
-            (config.temperature, config.top_p, config.min_p, limit)
-            for config, limit in zip(configs, limits, strict=True)
-        ]
-        columns = send(torch.tensor(values, dtype=torch.float64), rows.device).unbind(dim=1)
-        for tensor, column in zip((self.temperature, self.top_p, self.min_p), columns, strict=False):
-            tensor[rows] = column
-        self.top_k[rows] = columns[3].long()  # exact: a limit above 2⁵³ keeps all tokens anyway
+        self.write_values(rows, send(settings_values(configs), rows.device))
+
+    def write_values(self, rows: Int[Tensor, " chosen"], values: Float[Tensor, "chosen 4"]) -> None:
+        """Write the settings of some rows, as `settings_values` returns them."""
+        temperature, top_p, min_p, top_k = values.unbind(dim=1)
+        for tensor, column in ((self.temperature, temperature), (self.top_p, top_p), (self.min_p, min_p)):
+            tensor.index_copy_(0, rows, column)
+        self.top_k.index_copy_(0, rows, top_k.long())  # exact: a limit above 2⁵³ keeps all tokens anyway
+
+    def first(self, num_rows: int) -> RowSettings:
+        """Return the settings of the first rows, in the same memory."""
+        return RowSettings(*(tensor[:num_rows] for tensor in self.tensors()))
 
     def at(self, rows: Int[Tensor, " chosen"]) -> RowSettings:
         """Return the settings of some rows."""
         return RowSettings(self.temperature[rows], self.top_k[rows], self.top_p[rows], self.min_p[rows])
+
+
+def settings_values(configs: Sequence[SamplingConfig]) -> Float[Tensor, "rows 4"]:
+    """Return the temperature, `top_p`, `min_p` and `top_k` of each row, on the host."""
+    limits = [NO_LIMIT if config.top_k is None else min(config.top_k, NO_LIMIT) for config in configs]
+    values = [
+        (config.temperature, config.top_p, config.min_p, limit)
+        for config, limit in zip(configs, limits, strict=True)
+    ]
+    return torch.tensor(values, dtype=torch.float64).view(-1, 4)
 
 
 def choose_by_row(

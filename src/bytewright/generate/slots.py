@@ -1,11 +1,11 @@
 """A batch of fixed slots that sequences join and leave between steps, on the device: ids in, ids out.
 
-Each slot has one row of the key/value cache and its own sampling settings. `read` reads the next chunk of
-prompts, `start` chooses their first tokens, and `launch` steps all slots. What happens in one slot never
+Each slot has one row of the key/value cache and its own sampling settings. `read` reads the next chunks of
+prompts and chooses the tokens after them, and `launch` steps all slots. What happens in one slot never
 changes the bits of another:
 
-- A chunk of a prompt has a shape that depends on the prompt only. A GPU reads first chunks in one shape and
-  all others in another one.
+- A chunk of a prompt is read in a shape that depends on the prompt only. A GPU reads first chunks in one
+  shape, their tokens packed one after the other, and later chunks in another one.
 - A step has the full shape, all slots and the whole context, or a smaller one. When the batch is created,
   `_find_equal_shapes` runs random tokens in every smaller shape. Shapes that changed a bit are never used:
   matrix libraries select their algorithm, and so the order of additions, by shape.
@@ -17,6 +17,7 @@ GPU; it waits for tokens only in `Round.ids`.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -26,19 +27,18 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from bytewright.generate.decoder import Decoder, KeyValueCache
+from bytewright.generate.prompt_chunks import (
+    FIRST_CHUNKS,
+    ChunkLayout,
+    ChunkTable,
+    PromptChunk,
+    select_chunks,
+)
 from bytewright.generate.row_sampling import RowSettings, SamplingKind, choose_by_row, kind_of
-from bytewright.generate.sampling import SamplingConfig, draw_uniforms
+from bytewright.generate.sampling import draw_uniforms
 from bytewright.generate.transfer import fetch, send
 from bytewright.model.cuda_graph import CudaGraphFunction, capture_after_run
 
-CHUNK_TOKENS = 64
-"""The largest number of tokens of a prompt that are read between two steps."""
-FIRST_CHUNK_ROWS = 32
-"""On a GPU, the number of prompts whose first chunks are read at the same time."""
-CHUNK_ROWS = 16
-"""The same for later chunks, which also read the cache."""
-NUM_PLACES = 4
-"""How many numbers precede the ids of a chunk that is sent to a GPU (`_pack_chunk`)."""
 FEWEST_POSITIONS = 64
 """The smallest number of cache positions that a step reads; the others are its doubles, up to the context."""
 
@@ -51,36 +51,6 @@ occurred in 9 to 17 of 20 steps.
 
 
 @dataclass(frozen=True)
-class PromptChunk:
-    """The next tokens of a prompt: at most `CHUNK_TOKENS`."""
-
-    slot: int
-    start: int
-    """The position of the first of `ids` in the prompt."""
-    ids: Sequence[int]
-
-
-@dataclass(frozen=True)
-class ReadChunks:
-    """The hidden states of chunks that were read."""
-
-    hidden: Float[Tensor, "chunks seq d_model"]
-    """Those of all tokens; on a GPU followed by padding."""
-    last: Float[Tensor, "chunks d_model"]
-    """Those of the last token of each chunk."""
-
-
-@dataclass(frozen=True)
-class RowDraws:
-    """How a sequence chooses its tokens: by the settings and the random stream (seed, row)."""
-
-    sampling: SamplingConfig
-    row: int
-    max_new_tokens: int
-    """At most the room in the context."""
-
-
-@dataclass(frozen=True)
 class Round:
     """The tokens that one or more steps choose, which may still be running on a GPU."""
 
@@ -88,6 +58,25 @@ class Round:
     """Waits for the steps; returns the ids that they chose, for every row."""
     logits: Float[Tensor, "rows vocab"]
     """The logits of the last step; the next step overwrites them on a GPU."""
+
+
+@dataclass(frozen=True)
+class ReadChunks:
+    """What reading some chunks has computed."""
+
+    hidden: Float[Tensor, "tokens d_model"]
+    """Hidden states of all tokens."""
+    places: Sequence[range]
+    """Where the tokens of each chunk are in `hidden`."""
+    last: Float[Tensor, "chunks d_model"]
+    """Those of the last token of each chunk."""
+    first: Round | None
+    """The tokens after the prompts; row i is chosen if chunk i has `draws`, and None if no chunk has."""
+
+    def hidden_of(self, chunk: int) -> Float[Tensor, "seq d_model"]:
+        """Return the hidden states of one chunk."""
+        place = self.places[chunk]
+        return self.hidden[place.start : place.stop]
 
 
 class SlotBatch:
@@ -98,28 +87,28 @@ class SlotBatch:
         self.capacity, device = decoder.config.context_length, decoder.device
         self.is_on_gpu = device.type == "cuda"
         self.is_captured = self.is_on_gpu and can_capture
-        # One more row, which belongs to no sequence: unused chunks of a call are written to it.
-        self.cache = decoder.new_cache(num_slots + 1, self.capacity)
+        # One more row than slots, which belongs to no sequence: unused parts of a call are written to it.
+        num_rows = num_slots + 1
+        self.cache = decoder.new_cache(num_rows, self.capacity)
         # The token of slots without a sequence; its values are finite even in a model with broken weights.
         self._idle_id = int(decoder.embeddings.isfinite().all(dim=-1).int().argmax())
-        self.ids = torch.full((num_slots,), self._idle_id, device=device)
-        self.positions = torch.zeros(num_slots, dtype=torch.long, device=device)
+        self._chunks = ChunkLayout(num_slots, self._idle_id, self.capacity)
+        self._all_ids = torch.full((num_rows,), self._idle_id, device=device)
+        self._all_positions = torch.zeros(num_rows, dtype=torch.long, device=device)
+        self._all_settings = RowSettings.greedy(num_rows, device)
+        self._all_uniforms = torch.zeros(num_rows, self.capacity, device=device)
+        self._all_num_chosen = torch.zeros(num_rows, dtype=torch.long, device=device)
+        self.ids = self._all_ids[:num_slots]
+        self.positions = self._all_positions[:num_slots]
         """The position of each of `ids` in its sequence."""
-        self.settings = RowSettings.greedy(num_slots, device)
-        self.kinds = [SamplingKind.GREEDY] * num_slots
-        self.uniforms = torch.zeros(num_slots, self.capacity, device=device)
-        self.num_chosen = torch.zeros(num_slots, dtype=torch.long, device=device)
+        self.settings = self._all_settings.first(num_slots)
+        self.uniforms = self._all_uniforms[:num_slots]
+        self.num_chosen = self._all_num_chosen[:num_slots]
         """How many tokens each sequence has chosen: the index of its next uniform number."""
-        self._num_read = [0] * num_slots
-        """How many tokens of its prompt each sequence has read."""
+        self.kinds = [SamplingKind.GREEDY] * num_slots
         self._views = {num_slots: self.cache.first(num_slots)}
         self._graphs: dict[tuple[SamplingKind, int, int], tuple[torch.cuda.CUDAGraph, Tensor, Tensor]] = {}
-        self._readers: dict[bool, Callable[..., tuple[Tensor, ...]]] = {
-            True: self._read_first_chunks,
-            False: self._read_later_chunks,
-        }
-        if self.is_captured:
-            self._readers = {is_first: CudaGraphFunction(read) for is_first, read in self._readers.items()}
+        self._readers: dict[tuple[bool, SamplingKind | None], Callable[..., tuple[Tensor, ...]]] = {}
         self._released: set[int] = set()
         self._shapes: set[tuple[int, int]] = set()
         if not self.is_on_gpu:
@@ -128,7 +117,7 @@ class SlotBatch:
         """Whether a token has the same bits in every slot."""
 
     def release(self, slot: int) -> None:
-        """Mark a slot as unused; steps still compute it, until `read` and `start` prepare it again."""
+        """Mark a slot as unused; steps still compute it, until `read` prepares it again."""
         self._released.add(slot)
 
     def reset_released(self) -> None:
@@ -139,92 +128,96 @@ class SlotBatch:
             self.positions.index_fill_(0, slots, 0)
             self._released.clear()
 
-    def chunk_rows(self, *, is_first: bool) -> int:
-        """Return the number of chunks that one call of `read` accepts."""
+    def select(self, chunks: Sequence[PromptChunk]) -> list[int]:
+        """Return which chunks the next call of `read` may get: the first, and others that fit."""
         if not self.is_on_gpu:
-            return 1
-        return FIRST_CHUNK_ROWS if is_first else CHUNK_ROWS
+            return [0]
+        return select_chunks(chunks, packs_first=self.decoder.has_kernel)
+
+    def _is_packed(self, chunk: PromptChunk) -> bool:
+        """Return whether a GPU reads the tokens of a chunk packed with those of others."""
+        return self.decoder.has_kernel and chunk.start == 0
 
     def read(self, chunks: Sequence[PromptChunk]) -> ReadChunks:
-        """Read one chunk of each of up to `chunk_rows` prompts.
-
-        On a GPU, either all chunks are the first of their prompts, or none is.
-        """
+        """Read chunks that `select` has chosen, and choose the tokens after prompts that are complete."""
         self.reset_released()
         for chunk in chunks:
-            self._num_read[chunk.slot] = chunk.start + len(chunk.ids)
+            self._prepare(chunk)
+        kind = max((self.kinds[chunk.slot] for chunk in chunks if chunk.draws), default=None)
         if not self.is_on_gpu:
-            (chunk,) = chunks
-            end = chunk.start + len(chunk.ids)
-            rows, starts = torch.tensor([chunk.slot]), torch.tensor([chunk.start])
-            self.positions[chunk.slot] = end % self.capacity
-            hidden = self.decoder.read_chunk(self.cache, rows, torch.tensor([list(chunk.ids)]), starts, end)
-            return ReadChunks(hidden, hidden[:, -1])
-        num_chunks, is_first = len(chunks), chunks[0].start == 0
-        width = min(CHUNK_TOKENS, self.capacity)
-        values = [self._pack_chunk(chunk, width) for chunk in chunks]
-        unused = [self.num_slots, *[0] * (NUM_PLACES - 1 + width)]
-        values += [unused] * (self.chunk_rows(is_first=is_first) - num_chunks)
-        packed = send(torch.tensor(values), self.decoder.device)
-        rows, ends, _, _ = packed[:num_chunks, :NUM_PLACES].unbind(dim=1)
-        self.positions.index_copy_(0, rows, ends)
-        hidden, last = self._readers[is_first](packed)
-        return ReadChunks(hidden[:num_chunks], last[:num_chunks])
+            return self._read_on_cpu(chunks[0], kind)
+        is_packed = self._is_packed(chunks[0])
+        packed, places = (self._chunks.pack_first if is_packed else self._chunks.pack_later)(chunks)
+        if (is_packed, kind) not in self._readers:
+            read = functools.partial(self._read_first if is_packed else self._read_later, kind)
+            self._readers[is_packed, kind] = CudaGraphFunction(read) if self.is_captured else read
+        hidden, last, *chosen = self._readers[is_packed, kind](send(packed, self.decoder.device))
+        first = None
+        if chosen:
+            ids, logits = chosen
+            first = Round(fetch(ids[: len(chunks)].unsqueeze(-1)), logits)
+        return ReadChunks(hidden, places, last, first)
 
-    def _pack_chunk(self, chunk: PromptChunk, width: int) -> list[int]:
-        """Return the slot, the position after the chunk, its start, the index of its last token, and its ids.
-
-        The ids are padded with one of their own: another token may have values that are not finite.
-        """
-        num_ids = len(chunk.ids)
-        end = (chunk.start + num_ids) % self.capacity
-        padding = [chunk.ids[-1]] * (width - num_ids)
-        return [chunk.slot, end, chunk.start, num_ids - 1, *chunk.ids, *padding]
-
-    def _read_first_chunks(self, packed: Tensor) -> tuple[Tensor, Tensor]:
-        rows, _, _, last = packed[:, :NUM_PLACES].unbind(dim=1)
-        hidden = self.decoder.read_first_chunk(self.cache, rows, packed[:, NUM_PLACES:])
-        return hidden, _take_last(hidden, last)
-
-    def _read_later_chunks(self, packed: Tensor) -> tuple[Tensor, Tensor]:
-        rows, _, starts, last = packed[:, :NUM_PLACES].unbind(dim=1)
-        hidden = self.decoder.read_chunk(self.cache, rows, packed[:, NUM_PLACES:], starts)
-        return hidden, _take_last(hidden, last)
-
-    def start(
-        self, slots: Sequence[int], draws: Sequence[RowDraws], hidden: Float[Tensor, "rows d_model"]
-    ) -> Round:
-        """Choose the first tokens of sequences whose prompts were read: row i of the result is `slots[i]`.
-
-        `hidden` has the hidden states of the last tokens of the prompts.
-        """
-        rows = send(torch.tensor(list(slots)), self.decoder.device)
-        self.settings.write(rows, [draw.sampling for draw in draws])
-        for slot, draw in zip(slots, draws, strict=True):
-            self._clear_unused(slot)
-            self.kinds[slot] = kind_of(draw.sampling)
-            if self.kinds[slot] != SamplingKind.GREEDY:
-                uniforms = draw_uniforms(draw.sampling.seed, draw.row, draw.max_new_tokens)
-                self.uniforms[slot, : draw.max_new_tokens] = send(uniforms, self.decoder.device)
-        # Always the same number of rows on a GPU, where the shape of a product determines its rounding.
-        padding = self.chunk_rows(is_first=True) - len(slots)
-        logits = self.decoder.score(torch.cat((hidden, hidden[:1].expand(padding, -1))))[: len(slots)]
-        kind = max(self.kinds[slot] for slot in slots)
-        uniforms = self.uniforms[rows, 0]
-        chosen = choose_by_row(logits[:, : self.num_ids], self.settings.at(rows), uniforms, kind)
-        self.ids[rows] = chosen
-        self.num_chosen[rows] = 1
-        return Round(fetch(chosen.unsqueeze(-1)), logits)
-
-    def _clear_unused(self, slot: int) -> None:
-        """Clear the positions after the prompt, where steps of earlier sequences may have written NaN.
-
-        A sequence that failed may have written it. So may one that ended on a GPU, since steps in flight
-        continue after its last checked token. The attention kernels load only positions of the sequence
-        itself, so they do not need this.
-        """
+    def _prepare(self, chunk: PromptChunk) -> None:
+        """Prepare the slot of a chunk for the choice of tokens, if the prompt ends with it."""
+        if chunk.draws is None:
+            return
+        self.kinds[chunk.slot] = kind_of(chunk.draws.sampling)
+        if self.kinds[chunk.slot] != SamplingKind.GREEDY:
+            num_draws = chunk.draws.max_new_tokens
+            uniforms = draw_uniforms(chunk.draws.sampling.seed, chunk.draws.row, num_draws)
+            self.uniforms[chunk.slot, :num_draws] = send(uniforms, self.decoder.device)
+        # Steps of earlier sequences may have written NaN to the positions after the prompt: those of one that
+        # failed, and on a GPU those in flight after the last token. The attention kernels load only positions
+        # of the sequence itself.
         if not self.decoder.has_kernel:
-            self.cache.clear(slot, self._num_read[slot])
+            self.cache.clear(chunk.slot, chunk.end)
+
+    def _read_on_cpu(self, chunk: PromptChunk, kind: SamplingKind | None) -> ReadChunks:
+        rows, starts = torch.tensor([chunk.slot]), torch.tensor([chunk.start])
+        self.positions[chunk.slot] = chunk.end % self.capacity
+        ids = torch.tensor([list(chunk.ids)])
+        (hidden,) = self.decoder.read_chunk(self.cache, rows, ids, starts, chunk.end)
+        first = None
+        if chunk.draws is not None and kind is not None:
+            self.settings.write(rows, [chunk.draws.sampling])
+            chosen, logits = self._choose_first(rows, hidden[-1:], kind)
+            first = Round(fetch(chosen.unsqueeze(-1)), logits)
+        return ReadChunks(hidden, [range(len(hidden))], hidden[-1:], first)
+
+    def _read_first(self, kind: SamplingKind | None, packed: Int[Tensor, " numbers"]) -> tuple[Tensor, ...]:
+        """Read packed first chunks on a GPU; return hidden states, those of last tokens, and choices."""
+        table, ids = self._chunks.unpack_first(packed)
+        hidden = self.decoder.read_packed(self.cache, ids, table.places, self._chunks.width)
+        return self._finish_reading(kind, table.first_rows(FIRST_CHUNKS), hidden)
+
+    def _read_later(self, kind: SamplingKind | None, packed: Int[Tensor, " numbers"]) -> tuple[Tensor, ...]:
+        """Read chunks one per row on a GPU; return the same."""
+        table, ids = self._chunks.unpack_later(packed)
+        hidden = self.decoder.read_chunk(self.cache, table.slots, ids, table.starts)
+        return self._finish_reading(kind, table, hidden.flatten(0, 1))
+
+    def _finish_reading(
+        self, kind: SamplingKind | None, table: ChunkTable, hidden: Float[Tensor, "tokens d_model"]
+    ) -> tuple[Tensor, ...]:
+        """Write the positions after chunks, and the first tokens of complete prompts."""
+        self._all_positions.index_copy_(0, table.slots, table.ends)
+        last = hidden[table.last_tokens]
+        if kind is None:
+            return hidden, last
+        self._all_settings.write_values(table.starting, table.settings)
+        return hidden, last, *self._choose_first(table.starting, last, kind)
+
+    def _choose_first(
+        self, rows: Int[Tensor, " rows"], last: Float[Tensor, "rows d_model"], kind: SamplingKind
+    ) -> tuple[Int[Tensor, " rows"], Float[Tensor, "rows vocab"]]:
+        """Choose the first tokens of sequences from the hidden states of the last tokens of their prompts."""
+        logits = self.decoder.score(last)
+        settings, uniforms = self._all_settings.at(rows), self._all_uniforms[rows, 0]
+        chosen = choose_by_row(logits[:, : self.num_ids], settings, uniforms, kind)
+        self._all_ids.index_copy_(0, rows, chosen)
+        self._all_num_chosen.index_fill_(0, rows, 1)
+        return chosen, logits
 
     def launch(self, active: Sequence[int], num_tokens: int, num_steps: int = 1) -> Round:
         """Step all slots; tokens are chosen for the active ones, whose longest sequence has `num_tokens`.
@@ -253,7 +246,8 @@ class SlotBatch:
 
     def _launch_on_gpu(self, kind: SamplingKind, num_tokens: int, num_steps: int) -> Round:
         num_positions = self.capacity
-        if self.decoder.fused_step is not None:
+        fused = self.decoder.fused_step
+        if fused is not None and not fused.reads_whole_sequences(self.num_slots):
             # The last steps of a round may exceed the context of a sequence that ends before them.
             num_tokens = min(num_tokens, self.capacity)
             num_positions = next(n for n in doubles(FEWEST_POSITIONS, self.capacity) if n >= num_tokens)
@@ -350,13 +344,6 @@ class SlotBatch:
         for buffer in self.cache.keys + self.cache.values:
             buffer.zero_()
         return torch.equal(logits, logits[:1].expand_as(logits))
-
-
-def _take_last(
-    hidden: Float[Tensor, "chunks seq d_model"], last: Int[Tensor, " chunks"]
-) -> Float[Tensor, "chunks d_model"]:
-    """Return the hidden state of one token of each chunk."""
-    return hidden[torch.arange(len(last), device=last.device), last]
 
 
 def doubles(first: int, last: int) -> list[int]:

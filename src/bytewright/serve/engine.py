@@ -24,9 +24,10 @@ from torch import Tensor
 from bytewright.errors import UsageError, first_line
 from bytewright.generate.decoder import Decoder
 from bytewright.generate.model_check import list_users_classes, reason_against_cache
+from bytewright.generate.prompt_chunks import PromptChunk
 from bytewright.generate.reference import check_ids, check_prompts
 from bytewright.generate.row_sampling import kind_of
-from bytewright.generate.slots import PromptChunk, Round, RowDraws, SlotBatch
+from bytewright.generate.slots import Round, SlotBatch
 from bytewright.model import TransformerLM
 from bytewright.serve.jobs import (
     NOT_FINITE,
@@ -257,26 +258,27 @@ class Engine:
                 self._num_scored += job.num_top is not None
 
     def _read_chunk(self) -> None:
-        """Read the next chunk of the prompts that have waited longest, and start those that are complete."""
-        reading = [running for running in self._in_slots.values() if running.is_reading]
-        if not reading:
+        """Read the next chunk of prompts, first of those that have waited longest."""
+        waiting = [running for running in self._in_slots.values() if running.is_reading]
+        if not waiting:
             return
-        is_first = reading[0].num_read == 0
-        reading = [running for running in reading if (running.num_read == 0) == is_first]
-        reading = reading[: self.batch.chunk_rows(is_first=is_first)]
-        chunks = [running.next_chunk() for running in reading]
-        states = self.batch.read(chunks)
+        chunks = [running.next_chunk() for running in waiting]
+        chosen = self.batch.select(chunks)
+        read = self.batch.read([chunks[number] for number in chosen])
         self._stats.num_chunks += 1
-        ready: list[tuple[RunningJob, Tensor]] = []
-        for running, chunk, hidden, last in zip(reading, chunks, states.hidden, states.last, strict=True):
+        started: list[tuple[int, RunningJob]] = []
+        for row, number in enumerate(chosen):
+            running, chunk = waiting[number], chunks[number]
             if running.job.scores_prompt:
-                self._score_prompt(running, chunk, hidden[: len(chunk.ids)])
+                self._score_prompt(running, chunk, read.hidden_of(row))
             running.num_read += len(chunk.ids)
             self._stats.num_prompt_tokens += len(chunk.ids)
-            if not running.is_reading and self._end_prompt(running, last):
-                ready.append((running, last))
-        if ready:
-            self._start(ready)
+            if not running.is_reading and self._end_prompt(running, read.last[row]):
+                running.num_launched = 1
+                started.append((row, running))
+        if started:
+            assert read.first is not None
+            self._launched.append(_LaunchedRound(read.first, started))
 
     def _end_prompt(self, running: RunningJob, last: Tensor) -> bool:
         """Report the scores of a prompt that was read; return whether tokens follow it.
@@ -291,16 +293,6 @@ class Engine:
         if not running.room:
             self._end(running, Update(reason="length"))
         return running.room > 0
-
-    def _start(self, ready: Sequence[tuple[RunningJob, Tensor]]) -> None:
-        """Choose the first tokens of jobs, from the hidden states of the last tokens of their prompts."""
-        started = [running for running, _ in ready]
-        draws = [RowDraws(running.job.sampling, running.job.row, running.room) for running in started]
-        last_states = torch.stack([state for _, state in ready])
-        first = self.batch.start([running.slot for running in started], draws, last_states)
-        self._launched.append(_LaunchedRound(first, list(enumerate(started))))
-        for running in started:
-            running.num_launched = 1
 
     def _launch(self) -> bool:
         """Launch steps for all jobs that have room for more tokens; return whether there are any."""

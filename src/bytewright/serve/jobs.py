@@ -14,9 +14,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from bytewright.errors import BytewrightError
+from bytewright.generate.prompt_chunks import CHUNK_TOKENS, PromptChunk, RowDraws
 from bytewright.generate.reference import Reason, find_reason
 from bytewright.generate.sampling import NO_TOKEN, SamplingConfig
-from bytewright.generate.slots import CHUNK_TOKENS, PromptChunk
 from bytewright.model import ModelConfig
 
 NOT_FINITE = "the outputs of the model are not finite, so they cannot be used"
@@ -112,7 +112,9 @@ class RunningJob:
     def next_chunk(self) -> PromptChunk:
         """Return the next tokens of the prompt."""
         ids = self.job.prompt[self.num_read : self.num_read + CHUNK_TOKENS]
-        return PromptChunk(self.slot, self.num_read, ids)
+        has_next = self.room > 0 and self.num_read + len(ids) == len(self.job.prompt)
+        draws = RowDraws(self.job.sampling, self.job.row, self.room) if has_next else None
+        return PromptChunk(self.slot, self.num_read, ids, draws)
 
     def is_prompt_finite(self, last: Float[Tensor, " d_model"]) -> bool:
         """Return whether the scores of the prompt and the state of its last token are finite.

@@ -1,7 +1,7 @@
 """Triton kernels of the fused layers, for NVIDIA GPUs.
 
 Each kernel replaces several passes over memory by one. The same input gives the same bits: no sum uses
-atomics. Only `attend_in_splits` has an atomic counter, which does not change the order of additions.
+atomics. Only `decoding.attend_and_store` has an atomic counter, which does not change the order of additions.
 The kernels of training are operators (`torch.ops.bytewright.…`) with their own gradient, which
 `torch.compile` accepts; `register_fake` states the shapes of their results. The reference modules define
 their results. The modules of this package import Triton: call `on_gpu` or `supports` first, and use tensor

@@ -1,9 +1,9 @@
 """Triton kernels of decoding one token: its attention, and a norm with gains in float32.
 
 `attend_and_store` starts from the joined projection of the newest token of every sequence. One launch
-normalises and rotates q and k, and writes the new key and value into the cache. Then it computes a running
-softmax over the positions in use. `attend_in_splits` computes the same with more programs: each handles one
-part of the cache (a split), and the last one to end combines the splits. On other devices,
+normalises and rotates q and k, writes the new key and value into the cache, and computes the softmax over the
+positions in use. It has two kernels. In `_attend_whole` a program reads a whole sequence. In `_attend_split`
+a program reads a part of it (a split), and the last one to end combines the splits. On other devices,
 `generate.decoder` computes the same with tensor operations.
 """
 
@@ -17,13 +17,18 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-BLOCK = 64
-"""Positions of the cache that a program processes at a time."""
+from bytewright.model.kernels import HALF_TYPES
+
+BLOCK_NUMBERS = 4096
+"""Keys of one head that a program of `_attend_whole` reads at a time: 64 positions with heads of 64."""
 
 LOG2E = math.log2(math.e)
 
 SPLIT = 64
 """Positions of the cache in a split; constant, so that the order of additions is the same in every batch."""
+
+ENOUGH_PROGRAMS = 256
+"""From this number of programs on, sequences are not divided: about two for each multiprocessor."""
 
 
 @triton.jit
@@ -46,47 +51,78 @@ def _load_head(
 
 
 @triton.jit
-def _attend(
+def load_heads(
+    at, gains, cos, sin, positions, mask, eps, NORM: tl.constexpr, ROTATE: tl.constexpr, D: tl.constexpr
+):
+    """Load heads of q or k, normalised and rotated: the head at `at[i]` is at `positions[i]` of a text."""
+    columns = tl.arange(0, D)[None, :]
+    partners = (columns + D // 2) % D
+    mask, at, gains = mask[:, None], at[:, None], gains[:, None]
+    x = tl.load(at + columns, mask=mask, other=0.0).to(tl.float32)
+    partner = tl.load(at + partners, mask=mask, other=0.0).to(tl.float32)
+    if NORM:
+        inverse_rms = tl.rsqrt(tl.sum(x * x, 1) / D + eps)[:, None]
+        x = x * inverse_rms * tl.load(gains + columns, mask=mask, other=0.0).to(tl.float32)
+        partner = partner * inverse_rms * tl.load(gains + partners, mask=mask, other=0.0).to(tl.float32)
+    if ROTATE:
+        at_angle = positions[:, None] * D + columns
+        x = x * tl.load(cos + at_angle, mask=mask, other=0.0)
+        x += partner * tl.load(sin + at_angle, mask=mask, other=0.0)
+    return x
+
+
+@triton.jit
+def _attend_whole(
     qkv, gains, cos, sin, keys, values, positions, out, num_heads, kv_heads, capacity, scale, eps,
-    NORM: tl.constexpr, ROTATE: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr,
+    NORM: tl.constexpr, ROTATE: tl.constexpr, D: tl.constexpr, GROUP: tl.constexpr, ROWS: tl.constexpr,
+    BLOCK: tl.constexpr, STAGES: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    """Store the key and value of one head of one sequence, and compute its attention."""
-    row, head = tl.program_id(0), tl.program_id(1)
-    group = num_heads // kv_heads
-    kv_head = head // group
-    columns = tl.arange(0, D)
+    """Compute the attention of the query heads of one key/value head to all positions of one sequence.
+
+    The query heads are the first of `ROWS` rows of the matrix units. The other rows are zeros.
+    """
+    kv_head, row = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    columns, heads = tl.arange(0, D), tl.arange(0, ROWS)
+    if OVERLAP:
+        gdc_launch_dependents()
+        gdc_wait()
     position = tl.load(positions + row)
-    qkv += row.to(tl.int64) * (num_heads + 2 * kv_heads) * D
-    at_k = num_heads + kv_head
-    q = _load_head(qkv + head * D, gains + head * D, cos, sin, position, eps, NORM, ROTATE, D)
-    k = _load_head(qkv + at_k * D, gains + at_k * D, cos, sin, position, eps, NORM, ROTATE, D)
+    qkv += row * (num_heads + 2 * kv_heads) * D
+    key_head = num_heads + kv_head
+    at_q = (kv_head * GROUP + heads) * D
+    is_head = heads < GROUP
+    q = load_heads(
+        qkv + at_q, gains + at_q, cos, sin, position + heads * 0, is_head, eps, NORM, ROTATE, D
+    ).to(keys.dtype.element_ty)  # fmt: skip
+    k = _load_head(qkv + key_head * D, gains + key_head * D, cos, sin, position, eps, NORM, ROTATE, D)
     k = k.to(keys.dtype.element_ty)
-    v = tl.load(qkv + (at_k + kv_heads) * D + columns)
-    first_position = (row.to(tl.int64) * kv_heads + kv_head) * capacity
-    keys += first_position * D
-    values += first_position * D
-    if head % group == 0:
-        tl.store(keys + position * D + columns, k)
-        tl.store(values + position * D + columns, v)
-    q = q.to(keys.dtype.element_ty).to(tl.float32) * scale
-    largest = tl.sum(q * k.to(tl.float32), 0)  # the new token itself, from registers
-    total = tl.full([], 1.0, tl.float32)
-    sums = v.to(tl.float32)
-    for first in range(0, position, BLOCK):
+    v = tl.load(qkv + (key_head + kv_heads) * D + columns)
+    first_position = (row * kv_heads + kv_head) * capacity * D
+    keys += first_position
+    values += first_position
+    tl.store(keys + position * D + columns, k)
+    tl.store(values + position * D + columns, v)
+    # The new token comes first, from registers; the loop reads the older ones from the cache.
+    largest = tl.sum(q.to(tl.float32) * k.to(tl.float32)[None, :], 1) * scale
+    total = tl.full([ROWS], 1.0, tl.float32)
+    sums = tl.zeros([ROWS, D], tl.float32) + v.to(tl.float32)[None, :]
+    for first in tl.range(0, position, BLOCK, num_stages=STAGES):
         places = first + tl.arange(0, BLOCK)
-        mask = places < position
-        at = places[:, None] * D + columns[None, :]
-        k_block = tl.load(keys + at, mask=mask[:, None], other=0.0).to(tl.float32)
-        v_block = tl.load(values + at, mask=mask[:, None], other=0.0).to(tl.float32)
-        scores = tl.where(mask, tl.sum(k_block * q[None, :], 1), float("-inf"))
-        new_largest = tl.maximum(largest, tl.max(scores, 0))
+        is_old = places < position
+        at_k = places[None, :] * D + columns[:, None]
+        k_block = tl.load(keys + at_k, mask=is_old[None, :], other=0.0)
+        at_v = places[:, None] * D + columns[None, :]
+        v_block = tl.load(values + at_v, mask=is_old[:, None], other=0.0)
+        scores = tl.dot(q, k_block, input_precision="ieee") * scale
+        scores = tl.where(is_old[None, :], scores, float("-inf"))
+        new_largest = tl.maximum(largest, tl.max(scores, 1))
         shrink = tl.exp2(largest - new_largest)
-        p = tl.exp2(scores - new_largest)
-        total = total * shrink + tl.sum(p, 0)
-        sums = sums * shrink + tl.sum(p[:, None] * v_block, 0)
+        p = tl.exp2(scores - new_largest[:, None])
+        total = total * shrink + tl.sum(p, 1)
+        sums = tl.dot(p.to(v_block.dtype), v_block, sums * shrink[:, None], input_precision="ieee")
         largest = new_largest
-    out += (row.to(tl.int64) * num_heads + head) * D
-    tl.store(out + columns, (sums / total).to(out.dtype.element_ty))
+    at_out = row * num_heads * D + at_q[:, None] + columns[None, :]
+    tl.store(out + at_out, (sums / total[:, None]).to(out.dtype.element_ty), mask=is_head[:, None])
 
 
 @triton.jit
@@ -194,34 +230,16 @@ def rms_norm_rows(x: Tensor, gains: Tensor, *, eps: float, overlap: bool = False
     return out
 
 
-def attend_and_store(
-    qkv: Tensor,
-    gains: Tensor | None,
-    angles: tuple[Tensor, Tensor] | None,
-    keys: Tensor,
-    values: Tensor,
-    positions: Tensor,
-    *,
-    eps: float,
-) -> Tensor:
-    """Write one new token of every sequence into the cache, and return its attention.
+def split_for(num_rows: int, kv_heads: int, dtype: torch.dtype) -> int | None:
+    """Return how many positions a program of attention reads; None for those of a whole sequence.
 
-    `qkv` is (batch, (heads + 2·kv_heads)·d_head); `angles` are cos and sin, (positions, d_head), the latter
-    negative in the first half; `keys` and `values` are (batch, kv_heads, capacity, d_head).
+    Few sequences are divided, so that there are programs for all multiprocessors. In float32 the matrix units
+    of `_attend_whole` are slow.
     """
-    batch_size, kv_heads, capacity, d_head = keys.shape
-    num_heads = qkv.shape[-1] // d_head - 2 * kv_heads
-    cos, sin = (qkv, qkv) if angles is None else angles
-    out = torch.empty(batch_size, num_heads * d_head, device=qkv.device, dtype=qkv.dtype)
-    _attend[(batch_size, num_heads)](
-        qkv, qkv if gains is None else gains, cos, sin, keys, values, positions, out,
-        num_heads, kv_heads, capacity, LOG2E / math.sqrt(d_head), eps,
-        NORM=gains is not None, ROTATE=angles is not None, D=d_head, BLOCK=BLOCK, num_warps=4,
-    )  # fmt: skip
-    return out
+    return None if num_rows * kv_heads >= ENOUGH_PROGRAMS and dtype in HALF_TYPES else SPLIT
 
 
-def attend_in_splits(
+def attend_and_store(
     qkv: Tensor,
     gains: Tensor | None,
     angles: tuple[Tensor, Tensor] | None,
@@ -232,33 +250,49 @@ def attend_in_splits(
     *,
     eps: float,
     num_positions: int | None = None,
-    split: int = SPLIT,
+    split: int | None = SPLIT,
     overlap: bool = False,
 ) -> Tensor:
     """Write one new token of every sequence into the cache, and return its attention.
 
-    The first arguments are those of `attend_and_store`. Each split of a sequence and key/value head has a
-    program of its own. `arrivals`, (batch, kv_heads) in int32, counts the programs that have ended. It must
-    be 0, and is 0 again afterwards. Sequences use at most `num_positions` positions, the new token included
-    (default: the capacity); the number does not change the bits of the result.
+    `qkv` is (batch, (heads + 2·kv_heads)·d_head); `angles` are cos and sin, (positions, d_head), the latter
+    negative in the first half; `keys` and `values` are (batch, kv_heads, capacity, d_head).
+
+    Each sequence and key/value head has one program for every `split` positions, or with None one for all.
+    `arrivals`, (batch, kv_heads) in int32, counts the programs of splits that have ended. It must be 0, and
+    is 0 again afterwards. Sequences use at most `num_positions` positions, the new token included (default:
+    the capacity). The number does not change the bits of the result.
 
     With `overlap`, the kernel may start before the one that computes `qkv` has ended; `positions` and the
     cache must have been written before that kernel started.
     """
     batch_size, kv_heads, capacity, d_head = keys.shape
     num_heads = qkv.shape[-1] // d_head - 2 * kv_heads
-    num_splits = triton.cdiv(capacity if num_positions is None else num_positions, split)
-    max_splits = triton.next_power_of_2(triton.cdiv(capacity, split))
+    group = num_heads // kv_heads
     cos, sin = (qkv, qkv) if angles is None else angles
+    out = torch.empty(batch_size, num_heads * d_head, device=qkv.device, dtype=qkv.dtype)
+    token = qkv, qkv if gains is None else gains, cos, sin, keys, values, positions
+    sizes = num_heads, kv_heads, capacity, LOG2E / math.sqrt(d_head), eps
+    flags = {
+        "NORM": gains is not None,
+        "ROTATE": angles is not None,
+        "D": d_head,
+        "GROUP": group,
+        "OVERLAP": overlap,
+        **({"launch_pdl": True} if overlap else {}),
+    }
+    if split is None:
+        _attend_whole[(kv_heads, batch_size)](
+            *token, out, *sizes, ROWS=max(16, triton.next_power_of_2(group)),
+            BLOCK=max(16, min(64, BLOCK_NUMBERS // d_head)), STAGES=3, num_warps=1, **flags,
+        )  # fmt: skip
+        return out
+    num_splits = triton.cdiv(capacity if num_positions is None else num_positions, split)
     shape, device = (batch_size, num_splits, num_heads), qkv.device
     sums = torch.empty(*shape, d_head, device=device)
     largest, totals = torch.empty(shape, device=device), torch.empty(shape, device=device)
-    out = torch.empty(batch_size, num_heads * d_head, device=device, dtype=qkv.dtype)
     _attend_split[(num_splits, kv_heads, batch_size)](
-        qkv, qkv if gains is None else gains, cos, sin, keys, values, positions, sums, largest, totals,
-        arrivals, out, num_heads, kv_heads, capacity, LOG2E / math.sqrt(d_head), eps,
-        NORM=gains is not None, ROTATE=angles is not None, D=d_head, GROUP=num_heads // kv_heads, SPLIT=split,
-        SPLITS=max_splits, OVERLAP=overlap, num_warps=2,
-        **({"launch_pdl": True} if overlap else {}),
+        *token, sums, largest, totals, arrivals, out, *sizes,
+        SPLIT=split, SPLITS=triton.next_power_of_2(triton.cdiv(capacity, split)), num_warps=2, **flags,
     )  # fmt: skip
     return out

@@ -37,6 +37,11 @@ class Tiles:
     """Inputs that are read at a time."""
     rows: int = 1
     """1 for `_multiply_row`; otherwise rows of a program, at least 16."""
+    chains: int = 1
+    """Sums of a product, 1 or 2: with 2, each adds every second block of inputs.
+
+    A matrix instruction waits for the one before it in the same sum.
+    """
     warps: int = 4
     stages: int = 1
 
@@ -192,7 +197,7 @@ def _multiply_rows(
     num_rows, num_outputs, num_ids, num_squares, eps,
     K: tl.constexpr, GATE: tl.constexpr, ADD: tl.constexpr, ARGMAX: tl.constexpr, NEXT: tl.constexpr,
     SQUARES: tl.constexpr, ROWS: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-    OVERLAP: tl.constexpr,
+    CHAINS: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """Multiply `ROWS` rows by `BLOCK_N` rows of the weight on the matrix units.
 
@@ -225,7 +230,9 @@ def _multiply_rows(
     w_at = outputs.to(tl.int64)[None, :] * K + columns[:, None]
     product = tl.zeros([ROWS, BLOCK_N], tl.float32)
     other = tl.zeros([ROWS, BLOCK_N], tl.float32)
-    for first in range(0, K, BLOCK_K):
+    product_2 = tl.zeros([ROWS, BLOCK_N], tl.float32)
+    other_2 = tl.zeros([ROWS, BLOCK_N], tl.float32)
+    for first in range(0, K, CHAINS * BLOCK_K):
         is_input = first + columns < K
         part = tl.load(x + x_at + first, mask=is_row[:, None] & is_input[None, :], other=0.0)
         w = tl.load(weight + w_at + first, mask=is_input[:, None] & is_output[None, :], other=0.0)
@@ -233,6 +240,17 @@ def _multiply_rows(
         if GATE == 2:
             w_up = tl.load(up + w_at + first, mask=is_input[:, None] & is_output[None, :], other=0.0)
             other = tl.dot(part, w_up, other, input_precision="ieee")
+        if CHAINS == 2:
+            second = first + BLOCK_K
+            is_input = second + columns < K
+            part = tl.load(x + x_at + second, mask=is_row[:, None] & is_input[None, :], other=0.0)
+            w = tl.load(weight + w_at + second, mask=is_input[:, None] & is_output[None, :], other=0.0)
+            product_2 = tl.dot(part, w, product_2, input_precision="ieee")
+            if GATE == 2:
+                w_up = tl.load(up + w_at + second, mask=is_input[:, None] & is_output[None, :], other=0.0)
+                other_2 = tl.dot(part, w_up, other_2, input_precision="ieee")
+    product += product_2
+    other += other_2
     if SQUARES > 0:
         inverse_rms = tl.rsqrt(tl.sum(sums, 1) / K + eps)[:, None]
         product *= inverse_rms
@@ -381,7 +399,7 @@ def multiply(
             num_rows, d_out, num_ids or 0, 0 if squares is None else squares.shape[1], eps,
             NEXT=scaled is not None,
             SQUARES=0 if squares is None else triton.next_power_of_2(squares.shape[1]),
-            ROWS=tiles.rows, **flags,
+            ROWS=tiles.rows, CHAINS=tiles.chains, **flags,
         )  # fmt: skip
     return Product(out, largest, scaled)
 

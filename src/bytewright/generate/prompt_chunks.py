@@ -1,0 +1,193 @@
+"""Chunks of prompts: which of them a `SlotBatch` reads in one call, and how they are sent to a GPU.
+
+A GPU reads first chunks in one shape, their tokens packed one after the other. It reads later chunks, which
+also need the cache, in another shape, one chunk per row. One tensor of integers has everything that such a
+call needs, so that the call can be a CUDA graph.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from bytewright.generate.row_sampling import settings_values
+from bytewright.generate.sampling import SamplingConfig
+
+CHUNK_TOKENS = 64
+"""The largest number of tokens of a prompt that are read between two steps."""
+FIRST_CHUNKS, FIRST_TOKENS = 32, 512
+"""On a GPU, the number of prompts whose first chunks are read at the same time, and that of their tokens."""
+LATER_CHUNKS = 16
+"""On a GPU, the number of later chunks that are read at the same time."""
+
+GREEDY = SamplingConfig(temperature=0.0)
+
+
+@dataclass(frozen=True)
+class RowDraws:
+    """How a sequence chooses its tokens: by the settings and the random stream (seed, row)."""
+
+    sampling: SamplingConfig
+    row: int
+    max_new_tokens: int
+    """At most the room in the context."""
+
+
+@dataclass(frozen=True)
+class PromptChunk:
+    """The next tokens of a prompt: at most `CHUNK_TOKENS`."""
+
+    slot: int
+    start: int
+    """The position of the first of `ids` in the prompt."""
+    ids: Sequence[int]
+    draws: RowDraws | None = None
+    """How to choose the token after the prompt; None if more of the prompt follows, or no token."""
+
+    @property
+    def end(self) -> int:
+        """The position after the chunk."""
+        return self.start + len(self.ids)
+
+
+def select_chunks(chunks: Sequence[PromptChunk], *, packs_first: bool) -> list[int]:
+    """Return which chunks a GPU reads in one call: the first of `chunks`, and others that fit.
+
+    With `packs_first`, a call reads either first chunks or later ones.
+    """
+    is_packed = packs_first and chunks[0].start == 0
+    same = [n for n, chunk in enumerate(chunks) if not packs_first or (chunk.start == 0) == is_packed]
+    if not is_packed:
+        return same[:LATER_CHUNKS]
+    ends = itertools.accumulate(len(chunks[number].ids) for number in same)
+    return [number for number, end in zip(same[:FIRST_CHUNKS], ends, strict=False) if end <= FIRST_TOKENS]
+
+
+@dataclass(frozen=True)
+class ChunkTable:
+    """What a GPU needs of each chunk besides its ids, with a row for each chunk."""
+
+    numbers: Int[Tensor, "chunks columns"]
+    """Slot, index of the first token, number of tokens, positions of the first token and after the last,
+    slot of the chosen token, and the bits of the four settings of the choice."""
+
+    NUM_COLUMNS = 10
+
+    @classmethod
+    def of(
+        cls, chunks: Sequence[PromptChunk], firsts: Sequence[int], num_rows: int, layout: ChunkLayout
+    ) -> ChunkTable:
+        """Return the table of chunks whose first tokens have these indices, with rows that are not used."""
+        numbers = []
+        for chunk, first in zip(chunks, firsts, strict=True):
+            starting = layout.idle_slot if chunk.draws is None else chunk.slot
+            end = chunk.end % layout.capacity
+            numbers.append([chunk.slot, first, len(chunk.ids), chunk.start, end, starting])
+        num_unused = num_rows - len(chunks)
+        numbers += [[layout.idle_slot, 0, 0, 0, 0, layout.idle_slot]] * num_unused
+        samplings = [GREEDY if chunk.draws is None else chunk.draws.sampling for chunk in chunks]
+        settings = settings_values(samplings + [GREEDY] * num_unused)
+        return cls(torch.cat((torch.tensor(numbers), settings.view(torch.long)), dim=1))
+
+    def first_rows(self, num_rows: int) -> ChunkTable:
+        """Return a table of the first chunks only."""
+        return ChunkTable(self.numbers[:num_rows])
+
+    @property
+    def slots(self) -> Int[Tensor, " chunks"]:
+        """The slot of each chunk."""
+        return self.numbers[:, 0]
+
+    @property
+    def places(self) -> Int[Tensor, "chunks 3"]:
+        """The slot, the index of the first token and the number of tokens of each chunk."""
+        return self.numbers[:, :3]
+
+    @property
+    def last_tokens(self) -> Int[Tensor, " chunks"]:
+        """The index of the last token of each chunk; 0 for a chunk without tokens."""
+        return (self.numbers[:, 1] + self.numbers[:, 2] - 1).clamp(min=0)
+
+    @property
+    def starts(self) -> Int[Tensor, " chunks"]:
+        """The position of the first token of each chunk."""
+        return self.numbers[:, 3]
+
+    @property
+    def ends(self) -> Int[Tensor, " chunks"]:
+        """The position after each chunk; 0 if the context is full."""
+        return self.numbers[:, 4]
+
+    @property
+    def starting(self) -> Int[Tensor, " chunks"]:
+        """The slot of each chunk after which a token is chosen, and the idle slot for others."""
+        return self.numbers[:, 5]
+
+    @property
+    def settings(self) -> Float[Tensor, "chunks 4"]:
+        """How to choose the tokens, as `RowSettings.write_values` expects it."""
+        return self.numbers[:, 6:].contiguous().view(torch.float64)
+
+
+@dataclass(frozen=True)
+class ChunkLayout:
+    """How chunks are packed into one tensor."""
+
+    idle_slot: int
+    """A slot that belongs to no sequence: unused rows are written to it."""
+    idle_id: int
+    """The token of unused places; its embedding is finite."""
+    capacity: int
+    """The number of positions of a slot."""
+
+    @property
+    def width(self) -> int:
+        """The largest number of tokens of a chunk."""
+        return min(CHUNK_TOKENS, self.capacity)
+
+    def pack_first(self, chunks: Sequence[PromptChunk]) -> tuple[Int[Tensor, " numbers"], list[range]]:
+        """Return the table and the ids of first chunks, and where the tokens of each chunk are.
+
+        Additional chunks of the idle slot contain the places that are not used, so that the attention of
+        every place is computed.
+        """
+        ids = [id for chunk in chunks for id in chunk.ids]
+        ends = list(itertools.accumulate(len(chunk.ids) for chunk in chunks))
+        places = [range(end - len(chunk.ids), end) for chunk, end in zip(chunks, ends, strict=True)]
+        num_rows = FIRST_CHUNKS + math.ceil(FIRST_TOKENS / self.width)
+        table = ChunkTable.of(chunks, [place.start for place in places], num_rows, self).numbers
+        for row, first in enumerate(range(len(ids), FIRST_TOKENS, self.width), FIRST_CHUNKS):
+            table[row, 1], table[row, 2] = first, min(self.width, FIRST_TOKENS - first)
+        ids += [self.idle_id] * (FIRST_TOKENS - len(ids))
+        return torch.cat((table.flatten(), torch.tensor(ids))), places
+
+    def unpack_first(self, packed: Int[Tensor, " numbers"]) -> tuple[ChunkTable, Int[Tensor, " tokens"]]:
+        """Return the table and the ids of first chunks."""
+        return ChunkTable(packed[:-FIRST_TOKENS].view(-1, ChunkTable.NUM_COLUMNS)), packed[-FIRST_TOKENS:]
+
+    def pack_later(self, chunks: Sequence[PromptChunk]) -> tuple[Int[Tensor, " numbers"], list[range]]:
+        """Return the table and the ids of later chunks, and where the tokens of each chunk are.
+
+        The ids of a chunk are padded with one of their own: another token may have values that are not
+        finite, and they would be written to the cache.
+        """
+        firsts = range(0, len(chunks) * self.width, self.width)
+        places = [range(first, first + len(chunk.ids)) for first, chunk in zip(firsts, chunks, strict=True)]
+        table = ChunkTable.of(chunks, firsts, LATER_CHUNKS, self).numbers
+        ids = torch.full((LATER_CHUNKS, self.width), self.idle_id)
+        for row, chunk in zip(ids, chunks, strict=False):
+            row[: len(chunk.ids)] = torch.tensor(list(chunk.ids))
+            row[len(chunk.ids) :] = chunk.ids[-1]
+        return torch.cat((table.flatten(), ids.flatten())), places
+
+    def unpack_later(self, packed: Int[Tensor, " numbers"]) -> tuple[ChunkTable, Int[Tensor, "chunks seq"]]:
+        """Return the table and the ids of later chunks."""
+        num_ids = LATER_CHUNKS * self.width
+        table = packed[:-num_ids].view(LATER_CHUNKS, ChunkTable.NUM_COLUMNS)
+        return ChunkTable(table), packed[-num_ids:].view(LATER_CHUNKS, self.width)
