@@ -172,17 +172,16 @@ def variants_of(num_rows: int) -> dict[str, Any]:
     from bytewright.generate.fused_step import options_for
 
     used, replace = options_for(num_rows), dataclasses.replace
-    found: dict[str, Any] = {
-        "default": None,
-        "no overlap": replace(used, overlap=False),
-        "split 128": replace(used, split=128),
-    }
-    if num_rows > 1:
+    found: dict[str, Any] = {"default": None, "no overlap": replace(used, overlap=False)}
+    if num_rows == 1:
+        found["split 128"] = replace(used, split=128)
+    else:
+        found["split 64"] = replace(used, split=64)
         products = ("qkv", "output", "up", "down")
         wider = {name: replace(getattr(used, name), warps=4) for name in products}
-        shorter = {name: replace(getattr(used, name), inputs=128, stages=5) for name in products}
+        single = {name: replace(getattr(used, name), inputs=256, chains=1) for name in products}
         found["4 warps"] = replace(used, **wider)
-        found["128 inputs"] = replace(used, **shorter)
+        found["one chain"] = replace(used, **single)
         found["library qkv and up"] = replace(used, qkv=None, up=None)
     return {name: options for name, options in found.items() if options != used}
 

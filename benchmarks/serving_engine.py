@@ -30,6 +30,7 @@ from bytewright.model import TransformerLM
 from bytewright.serve.engine import Engine
 from bytewright.serve.jobs import Job, Update
 from bytewright.storage import atomic
+from bytewright.system import freeze_objects
 
 
 def main() -> None:
@@ -119,6 +120,7 @@ class EngineDriver:
             max_waiting=self.num_jobs,
             max_waiting_tokens=2**62,
         )
+        freeze_objects()  # as the server does
         self.engine.start()
         self.num_ended = self.num_tokens = 0
         self.counted: list[tuple[int, float]] = []
