@@ -73,8 +73,18 @@ def test_a_poisoned_request_fails_alone(server: RunningServer) -> None:
         assert server.complete(**GOOD)["choices"] == expected
 
 
-@pytest.mark.parametrize("headers", [{"Host": "evil.example"}, {"Origin": "http://evil.example"}])
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Host": "evil.example"},
+        {"Origin": "http://evil.example"},
+        {"Origin": "null"},
+        {"Origin": "app://{own}"},
+        {"Origin": "{own}"},
+    ],
+)
 def test_requests_of_other_sites_are_rejected(server: RunningServer, headers: dict[str, str]) -> None:
+    headers = {name: value.format(own=f"127.0.0.1:{server.port}") for name, value in headers.items()}
     response = server.post("/v1/completions", GOOD, headers=headers)
     assert response.status_code == 403
     assert "access-control-allow-origin" not in response.headers
@@ -127,6 +137,9 @@ def test_an_api_key_protects_all_paths_but_health(key: str) -> None:
     assert request_app(app, "GET", "/v1/models").status_code == 401
     right = key.encode()
     for given, status in ((b"wrong", 401), (right + b"2", 401), (b"\xe9", 401), (right, 503)):
+        assert request_app(app, "GET", "/v1/models", headers={b"authorization": given}).status_code == 401
+        headers = {b"authorization": b"bearer " + given}  # schemes of any case are equal
+        assert request_app(app, "GET", "/v1/models", headers=headers).status_code == status
         headers = {b"authorization": b"Bearer " + given}
         for method, path in (("GET", "/v1/models"), ("POST", "/v1/completions")):
             assert request_app(app, method, path, headers=headers, json=GOOD).status_code == status

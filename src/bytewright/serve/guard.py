@@ -78,10 +78,10 @@ def is_loopback(host: str) -> bool:
 
 
 class RejectedError(BytewrightError):
-    """A request that is rejected with the given status."""
+    """A request that is rejected with the given status; `key` is the option that is wrong, if it is one."""
 
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
+    def __init__(self, status: int, message: str, *, key: str | None = None) -> None:
+        super().__init__(message, key=key)
         self.status = status
 
 
@@ -133,7 +133,7 @@ class Guard:
         if len(hosts) != 1 or not self.options.accepts_host(hosts[0]):
             raise RejectedError(403, "the Host header does not name this server")
         origin = headers.get("origin")
-        if origin is not None and origin.split("://", 1)[-1] != hosts[0]:
+        if origin is not None and origin not in (f"http://{hosts[0]}", f"https://{hosts[0]}"):
             raise RejectedError(403, "requests from pages of other sites are not allowed")
         key = self.options.api_key
         if key is not None and not self.is_open(scope["path"]) and not self.has_key(headers, key):
@@ -145,7 +145,9 @@ class Guard:
 
     def has_key(self, headers: Headers, key: str) -> bool:
         """Return whether a request has the API key."""
-        given = headers.get("authorization", "").removeprefix("Bearer ")
+        scheme, _, given = headers.get("authorization", "").partition(" ")
+        if scheme.lower() != "bearer":
+            return False
         return hmac.compare_digest(given.encode("latin-1"), key.encode())  # headers are decoded as Latin-1
 
     def _status_of(self, error: Exception) -> int:
