@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -14,12 +14,16 @@ import httpx2
 import openai
 import pytest
 
+from bytewright.errors import FormatError
 from bytewright.generate import Generator, SamplingConfig
 from bytewright.generate.interpret import token_losses
 from bytewright.generate.text import encode_prompt, stop_tokens_of
 from bytewright.model import TransformerLM
+from bytewright.serve.protocol import read_completion
+from bytewright.storage.json_reader import Json
 from bytewright.tokenizer import Tokenizer
 from bytewright.train import Run
+from rejection import rejects
 from servers import HANG_SECONDS, RunningServer, running_server, write_run
 
 
@@ -281,10 +285,13 @@ def test_models_and_tokens_are_described(client: openai.OpenAI, server: RunningS
         ({"prompt": [10**9]}, "prompt"),
         ({"prompt": [1, "a"]}, "prompt[1]"),
         ({"prompt": {"a": 1}}, "prompt"),
-        ({"prompt": [5] * 160}, "prompts"),
+        ({"prompt": [5] * 160}, "prompt"),
+        ({"prompt": ["a", [5] * 160]}, "prompt[1]"),
+        ({"prompt": ["a", [5, 10**9]]}, "prompt[1]"),
         ({"prompt": "\ud800"}, "prompt"),
         ({"stop": ""}, "stop"),
         ({"stop": ["a"] * 17}, "stop"),
+        ({"stop": 1}, "stop"),
         ({"logprobs": 21}, "logprobs"),
         ({"logprobs": True}, "logprobs"),
         ({"echo": "yes"}, "echo"),
@@ -309,6 +316,51 @@ def test_a_body_that_is_not_an_object_is_rejected(server: RunningServer, body: b
     response = httpx2.post(f"{server.url}/v1/completions", content=body, timeout=HANG_SECONDS)
     assert response.status_code == 400
     assert response.json()["error"]["type"] == "invalid_request_error"
+    assert response.json()["error"]["param"] is None
+
+
+def test_a_prompt_may_fill_the_context_if_it_is_only_scored(server: RunningServer) -> None:
+    options = {"prompt": [[5] * 160, [5]], "max_tokens": 0, "echo": True, "logprobs": 0}
+    assert len(server.complete(**options)["choices"][0]["logprobs"]["tokens"]) == 160
+
+
+def test_ids_are_read_without_an_object_for_each(words: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The event loop waits while a body is read."""
+    num_made = 0
+
+    def count_elements(
+        array: Json, elements: Callable[[Json], Iterator[Json]] = Json.elements
+    ) -> Iterator[Json]:
+        nonlocal num_made
+        for each in elements(array):
+            num_made += 1
+            yield each
+
+    monkeypatch.setattr(Json, "elements", count_elements)
+    ids = [40] * 10_000
+    assert read_completion(json.dumps({"prompt": ids}).encode(), words).prompts[0][1] == ids
+    assert read_completion(json.dumps({"prompt": [ids, [40]]}).encode(), words).prompts[0][1] == ids
+    with rejects(FormatError, key="prompt[10000]"):
+        read_completion(json.dumps({"prompt": [*ids, "a"]}).encode(), words)
+    assert num_made == 2  # the two prompts of the second request
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/completions", {"prompt": "a"}),
+        ("/tokenize", {"prompt": "a"}),
+        ("/detokenize", {"tokens": [65]}),
+    ],
+)
+def test_a_request_may_name_the_model_but_no_other(
+    server: RunningServer, path: str, body: dict[str, Any]
+) -> None:
+    assert server.post(path, {**body, "model": "tiny"}).status_code == 200
+    response = server.post(path, {**body, "model": "other"})
+    assert response.status_code == 404
+    assert response.json()["error"]["param"] == "model"
+    assert server.post(path, {**body, "model": 1}).status_code == 400
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,8 @@ from starlette.responses import Response
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from bytewright.errors import FormatError, shorten
-from bytewright.serve.guard import Guard, GuardOptions
+from bytewright.errors import shorten
+from bytewright.serve.guard import Guard, GuardOptions, RejectedError
 from bytewright.serve.jobs import EngineError, Job, Update
 from bytewright.serve.protocol import (
     CompletionRequest,
@@ -31,8 +31,10 @@ from bytewright.serve.protocol import (
     json_response,
     read_body,
     read_completion,
+    read_ids,
+    read_model,
 )
-from bytewright.serve.service import Service, Updates
+from bytewright.serve.service import LoadedModel, Service, Updates
 from bytewright.serve.text import ChoiceText
 
 Lifespan = Callable[[Any], AbstractAsyncContextManager[None]]
@@ -77,29 +79,25 @@ class Endpoints:
 
     async def show_model(self, request: Request) -> Response:
         """Answer /v1/models/NAME."""
-        model = self._describe_model()
-        if request.path_params["name"] != model["id"]:
-            return _reject_model(request.path_params["name"])
-        return json_response(model)
+        _check_model(request.path_params["name"], self.service.loaded)
+        return json_response(self._describe_model())
 
     async def tokenize(self, request: Request) -> Response:
         """Answer /tokenize: text to ids."""
         loaded = self.service.loaded
         body = await read_body(request, ["model", "prompt"])
+        _check_model(read_model(body), loaded)
         ids = loaded.tokenizer.encode(body["prompt"].as_text())
         limit = loaded.model.config.context_length
         return json_response({"tokens": ids, "count": len(ids), "max_model_len": limit})
 
     async def detokenize(self, request: Request) -> Response:
         """Answer /detokenize: ids to text."""
-        tokenizer = self.service.loaded.tokenizer
+        loaded = self.service.loaded
         body = await read_body(request, ["model", "tokens"])
-        ids = [it.as_integer() for it in body["tokens"].elements()]
-        for id in ids:
-            if id not in tokenizer.vocab:
-                message = f"request: tokens has the id {shorten(id)}, which is not in the vocabulary"
-                raise FormatError(message, key="tokens", found=id)
-        return json_response({"prompt": tokenizer.decode(ids)})
+        _check_model(read_model(body), loaded)
+        ids = read_ids(body["tokens"], loaded.tokenizer)
+        return json_response({"prompt": loaded.tokenizer.decode(ids)})
 
     async def show_health(self, request: Request) -> Response:
         """Answer /health."""
@@ -124,9 +122,8 @@ class Completions:
         started = time.perf_counter()
         loaded = self.service.loaded
         request = read_completion(await Request(scope, receive).body(), loaded.tokenizer)
-        if request.model not in (None, loaded.name):
-            await _reject_model(request.model)(scope, receive, send)
-            return
+        _check_model(request.model, loaded)
+        request.check_lengths(loaded.model.config.context_length)
         jobs = request.jobs()
         for job in jobs:
             self.service.engine.check(job)
@@ -258,9 +255,11 @@ class _Answer:
         return b""
 
 
-def _reject_model(name: str | None) -> Response:
-    message = f"this server has no model {shorten(name)}; see /v1/models"
-    return json_response(error_body(message, 404, "model"), 404)
+def _check_model(name: str | None, loaded: LoadedModel) -> None:
+    """Raise if a request names another model."""
+    if name not in (None, loaded.name):
+        message = f"this server has no model {shorten(name)}; see /v1/models"
+        raise RejectedError(404, message, key="model")
 
 
 async def _watch_disconnect(receive: Receive, updates: Updates) -> None:

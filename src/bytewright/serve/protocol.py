@@ -75,6 +75,18 @@ class CompletionRequest:
             for copy in range(self.n)
         ]
 
+    def check_lengths(self, context_length: int) -> None:
+        """Raise if a prompt leaves no room for a token in a context, or does not fit if none is requested."""
+        limit = context_length - min(1, self.sampling.max_new_tokens)
+        for number, (_, ids) in enumerate(self.prompts):
+            if len(ids) > limit:
+                place = "prompt" if len(self.prompts) == 1 else f"prompt[{number}]"
+                message = (
+                    f"request: {place} has {len(ids)} tokens, but the model's context is {context_length};"
+                    f" shorten it to at most {limit} tokens"
+                )
+                raise FormatError(message, key=place, expected=limit, found=len(ids))
+
     def usage(self, num_new_tokens: int) -> dict[str, int]:
         """Return the numbers of tokens; each prompt counts once."""
         num_prompt_tokens = sum(len(ids) for _, ids in self.prompts)
@@ -91,9 +103,10 @@ def read_object(body: bytes) -> Json:
         text = body.decode()
     except UnicodeDecodeError as error:
         raise FormatError(f"request: byte {error.start} of the body is not UTF-8") from None
-    request = Json(parse_json(text, "request"), Path("request"))
-    request.as_object()
-    return request
+    value = parse_json(text, "request")
+    if not isinstance(value, dict):
+        raise FormatError("request: the body should be a JSON object", expected=dict, found=value)
+    return Json(value, Path("request"))
 
 
 async def read_body(request: Request, known: Sequence[str]) -> Json:
@@ -132,7 +145,7 @@ def read_completion(body: bytes, tokenizer: Tokenizer) -> CompletionRequest:
         include_usage = options.get("include_usage").as_boolean(False)
     logprobs = request.get("logprobs")
     return CompletionRequest(
-        model=None if request.get("model").value is None else request.get("model").as_text(),
+        model=read_model(request),
         prompts=prompts,
         sampling=read_sampling(request, tokenizer),
         stop=read_stops(request.get("stop")),
@@ -142,6 +155,12 @@ def read_completion(body: bytes, tokenizer: Tokenizer) -> CompletionRequest:
         stream=request.get("stream").as_boolean(False),
         include_usage=include_usage,
     )
+
+
+def read_model(request: Json) -> str | None:
+    """Return the name of the model that a request is for; None for any."""
+    name = request.get("model")
+    return None if name.value is None else name.as_text()
 
 
 def read_sampling(request: Json, tokenizer: Tokenizer) -> SamplingConfig:
@@ -170,40 +189,56 @@ def read_prompts(prompt: Json, tokenizer: Tokenizer) -> list[tuple[str, list[int
     if prompt.value is None or isinstance(prompt.value, str):
         text = "" if prompt.value is None else prompt.as_text()
         return [(text, encode_prompt(tokenizer, text))]
-    elements = list(prompt.elements())
-    if not elements:
+    if not isinstance(prompt.value, list) or not prompt.value:
         raise prompt.error("a text, ids, or a list of them that is not empty")
-    if isinstance(elements[0].value, int):
-        return [_read_ids(prompt, tokenizer)]
-    if len(elements) > MAX_CHOICES:
-        message = f"request: prompt has {len(elements)} texts; at most {MAX_CHOICES} are allowed"
-        raise FormatError(message, key="prompt", expected=MAX_CHOICES, found=len(elements))
+    if isinstance(prompt.value[0], int):
+        return [_read_prompt_ids(prompt, tokenizer)]
+    if (count := len(prompt.value)) > MAX_CHOICES:
+        message = f"request: prompt has {count} texts; at most {MAX_CHOICES} are allowed"
+        raise FormatError(message, key="prompt", expected=MAX_CHOICES, found=count)
     return [
-        _read_ids(it, tokenizer)
+        _read_prompt_ids(it, tokenizer)
         if isinstance(it.value, list)
         else (it.as_text(), encode_prompt(tokenizer, it.as_text()))
-        for it in elements
+        for it in prompt.elements()
     ]
 
 
-def _read_ids(ids: Json, tokenizer: Tokenizer) -> tuple[str, list[int]]:
-    found = [it.as_integer() for it in ids.elements()]
+def _read_prompt_ids(ids: Json, tokenizer: Tokenizer) -> tuple[str, list[int]]:
+    found = read_ids(ids, tokenizer)
     if not found:
         raise ids.error("a list of ids that is not empty")
-    for id in found:
-        if id not in tokenizer.vocab:
-            message = f"request: {ids.place} has the id {shorten(id)}, which is not in the vocabulary"
-            raise FormatError(message, key="prompt", found=id)
     return tokenizer.decode(found), found
+
+
+def read_ids(ids: Json, tokenizer: Tokenizer) -> list[int]:
+    """Return a list of ids of the vocabulary.
+
+    The event loop waits for it, and a body can have 500,000 ids, so there is no `Json` for each of them.
+    """
+    vocab = tokenizer.vocab
+    values = ids.as_array()
+    found = [id for id in values if type(id) is int]
+    if len(found) < len(values):
+        number, other = next((number, it) for number, it in enumerate(values) if type(it) is not int)
+        raise Json(other, ids.file, f"{ids.place}[{number}]").error("an integer")
+    unknown = next((id for id in found if id not in vocab), None)
+    if unknown is not None:
+        message = f"request: {ids.place} has the id {shorten(unknown)}, which is not in the vocabulary"
+        raise FormatError(message, key=ids.place, found=unknown)
+    return found
 
 
 def read_stops(stop: Json) -> tuple[str, ...]:
     """Return the stop strings: none, one, or a list."""
     if stop.value is None:
         return ()
+    expected = f"at most {MAX_STOPS} texts of 1 to {MAX_STOP_LENGTH} characters"
+    if not isinstance(stop.value, str | list):
+        raise stop.error(expected)
     stops = [stop.as_text()] if isinstance(stop.value, str) else [it.as_text() for it in stop.elements()]
     if len(stops) > MAX_STOPS or any(not 0 < len(it) <= MAX_STOP_LENGTH for it in stops):
-        raise stop.error(f"at most {MAX_STOPS} texts of 1 to {MAX_STOP_LENGTH} characters")
+        raise stop.error(expected)
     return tuple(stops)
 
 
