@@ -121,6 +121,16 @@ def test_requests_from_other_sites_are_rejected(
     assert studio.get("/api/runs", headers=headers).status_code == status
 
 
+def test_an_error_names_a_file_by_its_path_below_the_folder(tmp_path: Path) -> None:
+    write_tokenizer(tmp_path / "damaged", 270)
+    (tmp_path / "damaged" / "vocabulary.json").write_text("{")
+    with open_studio(tmp_path) as studio:
+        (found,) = studio.get("/api/tokenizer").json()["tokenizers"]
+        response = studio.post("/api/tokenizer/encode", {"tokenizer": found["id"], "text": "a"})
+    assert response.status_code == 400
+    assert response.json()["error"]["message"].startswith("damaged/")
+
+
 def test_a_broken_run_is_shown_as_broken_and_hides_no_other(studio: OpenStudio) -> None:
     runs = list_runs(studio)
     states = {name: run["state"] for name, run in runs.items()}

@@ -150,6 +150,10 @@ class Guard:
             return False
         return hmac.compare_digest(given.encode("latin-1"), key.encode())  # headers are decoded as Latin-1
 
+    def describe(self, error: BytewrightError) -> str:
+        """Return the message of an error for the client."""
+        return str(error)
+
     def _status_of(self, error: Exception) -> int:
         match error:
             case RejectedError():
@@ -173,7 +177,7 @@ class Guard:
             405: f"{shorten(scope['path'])} does not accept {shorten(scope['method'])}",
         }.get(status, "an internal error occurred; the log of the server has details")
         if isinstance(error, BytewrightError):
-            message = str(error)
+            message = self.describe(error)
         key = error.key if isinstance(error, BytewrightError) else None
         headers = dict(error.headers or {}) if isinstance(error, HTTPException) else {}  # Allow, for 405
         if isinstance(error, QueueFullError):

@@ -22,6 +22,7 @@ from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import bytewright
+from bytewright.errors import BytewrightError
 from bytewright.serve.app import Lifespan
 from bytewright.serve.guard import Guard, GuardOptions, RejectedError
 from bytewright.serve.protocol import json_response, read_body
@@ -89,7 +90,7 @@ def make_studio_app(studio: Studio, options: GuardOptions, *, lifespan: Lifespan
         Route("/api/studio", show_studio),
         *(route for view in VIEWS for route in view.make_routes(studio)),
     ]
-    return StudioGuard(Router(routes, redirect_slashes=False, lifespan=lifespan), options)
+    return StudioGuard(Router(routes, redirect_slashes=False, lifespan=lifespan), options, studio)
 
 
 def read_static() -> dict[str, tuple[bytes, str]]:
@@ -107,7 +108,14 @@ def cookie_of(key: str) -> str:
 
 
 class StudioGuard(Guard):
-    """The checks of `serve`, with a cookie as an alternative to the header, and with security headers."""
+    """The checks of `serve`, with a cookie as an alternative to the header, and with security headers.
+
+    Errors name files by their path below the folder of the studio.
+    """
+
+    def __init__(self, app: ASGIApp, options: GuardOptions, studio: Studio) -> None:
+        super().__init__(app, options)
+        self.studio = studio
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run one request."""
@@ -121,6 +129,10 @@ class StudioGuard(Guard):
             await send(message)
 
         await super().__call__(scope, receive, send_secured)
+
+    def describe(self, error: BytewrightError) -> str:
+        """Return the message of an error for the page."""
+        return self.studio.describe(error)
 
     def is_open(self, path: str) -> bool:
         """Return whether a path needs no API key: the files of the page, and the exchange of the key."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections.abc import AsyncGenerator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -62,6 +63,10 @@ class Studio:
         finally:
             self.num_streams -= 1
 
+    def describe(self, error: BytewrightError) -> str:
+        """Return the message of an error, with paths relative to the folder."""
+        return str(error).replace(f"{self.folder.path}{os.sep}", "")
+
     def end_streams(self) -> None:
         """End all streams, so that the server can end."""
         self.is_stopping.set()
@@ -107,7 +112,7 @@ class EventStream:
                 async for message in messages:
                     await send({"type": "http.response.body", "body": message, "more_body": True})
         except BytewrightError as error:
-            body = event({"message": str(error)}, "error")
+            body = event({"message": self.studio.describe(error)}, "error")
             await send({"type": "http.response.body", "body": body, "more_body": True})
 
 
