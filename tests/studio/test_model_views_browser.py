@@ -6,12 +6,14 @@ Needs selenium, Chromium and its driver (Debian: chromium, chromium-driver); ski
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from browser_pages import Keys, Page, open_browser
+from bytewright.model import TransformerLM
 from bytewright.train.run import Run
 from bytewright.train.run_model import write_imported_model
 from story_runs import train_on_stories
@@ -24,7 +26,10 @@ NUM_TOKENS = 20
 def studio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenStudio]:
     folder: Path = tmp_path_factory.mktemp("browser")
     run = Run(train_on_stories(folder, context_length=128))
-    write_imported_model(folder / "imported", run.load_model(), run.tokenizer.vocabulary)
+    model, vocabulary = run.load_model(), run.tokenizer.vocabulary
+    many_heads = TransformerLM(replace(model.config, num_heads=8))
+    write_imported_model(folder / "many_heads", many_heads, vocabulary)
+    write_imported_model(folder / "imported", model, vocabulary)
     with open_studio(folder) as studio:
         yield studio
 
@@ -71,7 +76,8 @@ def figures(page: Page) -> dict[str, str]:
 @pytest.mark.parametrize(("width", "scheme"), [(390, "light"), (1400, "dark")])
 @pytest.mark.parametrize("view", ["write", "inside"])
 def test_a_view_fits_the_page(page: Page, studio: OpenStudio, view: str, width: int, scheme: str) -> None:
-    page.open(view, width=width, scheme=scheme)
+    run = run_id(studio, "run" if view == "write" else "many_heads")
+    page.open(f"{view}?run={run}", width=width, scheme=scheme)
     page.find(f".view-{view} h1")
     page.until(lambda: page.all(".write-buttons" if view == "write" else ".lens td"))
     assert page.layout_shift() < 0.1
@@ -80,6 +86,7 @@ def test_a_view_fits_the_page(page: Page, studio: OpenStudio, view: str, width: 
         wait_for_text(page)
     assert page.script("return document.documentElement.scrollWidth") <= width
     assert page.low_contrast() == []
+    assert page.overflowing() == []
 
 
 def test_a_text_is_written_and_branched(page: Page, studio: OpenStudio) -> None:

@@ -79,6 +79,7 @@ def test_a_view_fits_the_page(page: Page, view: str, width: int, scheme: str) ->
     page.until(lambda: view != "calculator" or page.figure("Parameters"))
     assert page.layout_shift() < 0.1
     assert page.low_contrast() == []
+    assert page.overflowing() == []
     red, green, blue = map(
         int, re.findall(r"\d+", page.find("body").value_of_css_property("background-color"))[:3]
     )
@@ -111,6 +112,25 @@ def test_runs_are_selected_compared_and_followed(page: Page, folder: Path) -> No
     assert "ids=" in page.driver.current_url
     append_records(folder / "growing", range(40, 101, 10))
     page.until(lambda: "100 steps" in page.text(".runs"))
+
+
+@pytest.mark.parametrize("width", [390, 1400])
+def test_the_first_evaluation_of_a_run_moves_nothing(driver: Any, tmp_path: Path, width: int) -> None:
+    """The distance to the floor is then known, and the title of the chart becomes longer."""
+    path = write_run(tmp_path / "run", end=10)
+    write_floor(tmp_path, 0.4)
+    with open_studio(tmp_path) as studio:
+        page = Page(driver, studio.url)
+        page.open("runs", width=width)
+        page.until(lambda: page.text(".chart figcaption").startswith("Training loss"))
+        assert not page.find(".controls .check input").is_enabled()
+        assert page.text(".controls .check") == "floor unknown"
+        append_records(path, range(20, 31, 10))
+        page.until(lambda: "above the entropy floor" in page.text(".chart figcaption"))
+        assert page.text(".controls .check") == "distance to the floor"
+        assert page.layout_shift() < 0.002
+        driver.get("about:blank")
+    assert page.messages() == []
 
 
 def test_a_page_in_the_background_follows_no_runs(page: Page, studio: OpenStudio) -> None:

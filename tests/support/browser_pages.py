@@ -64,6 +64,23 @@ for (const element of document.querySelectorAll("body *:not(.hidden, .hidden *, 
 }
 return found;
 """
+OVERFLOWING = """
+const found = [];
+const all = document.querySelectorAll("body *:not(.hidden, .hidden *, option, svg *, textarea)");
+for (const element of all) {
+  const isText = (node) => node.nodeType === Node.TEXT_NODE && node.data.trim();
+  const texts = [...element.childNodes].filter(isText);
+  if (!texts.length || !element.checkVisibility()) continue;
+  const range = document.createRange();
+  range.selectNodeContents(element);
+  const block = element.closest("dd, dt, small, th, td, p, label, button, li, h1, h2, h3");
+  if (!block || getComputedStyle(block).overflowX !== "visible") continue;
+  const [inner, outer] = [range.getBoundingClientRect(), block.getBoundingClientRect()];
+  const isOver = inner.right > outer.right + 1 || inner.left < outer.left - 1;
+  if (isOver) found.push(`${block.tagName}: ${element.textContent}`);
+}
+return found;
+"""
 
 
 class Page:
@@ -131,6 +148,10 @@ class Page:
     def low_contrast(self) -> list[str]:
         """Return the visible texts with a contrast below 4.5, the minimum of WCAG AA for normal text."""
         return list(self.script(LOW_CONTRAST))
+
+    def overflowing(self) -> list[str]:
+        """Return the visible texts that are wider than their element and may cover others."""
+        return list(self.script(OVERFLOWING))
 
     def messages(self) -> list[str]:
         """Return the messages of the console since the last call."""

@@ -92,7 +92,8 @@ function drawChart({ picture, legend, caption }, options, width, height) {
   content.push(s(
     "clipPath",
     { id: clip },
-    s("rect", { x: inner.left, y: inner.top - 2, width: inner.right - inner.left, height: inner.bottom - inner.top + 4 }),
+    // A margin for the dots at both ends of the axis.
+    s("rect", { x: inner.left - 4, y: inner.top - 2, width: inner.right - inner.left + 8, height: inner.bottom - inner.top + 4 }),
   ));
   const body = s("g", { "clip-path": `url(#${clip})` });
   for (const each of series) {

@@ -5,6 +5,11 @@ export function formatInteger(value) {
   return isNumber(value) ? Math.round(value).toLocaleString("en") : "–";
 }
 
+/** 1, "token" → "1 token"; 2000, "token" → "2,000 tokens" */
+export function formatNumber(count, noun) {
+  return `${formatInteger(count)} ${noun}${count === 1 ? "" : "s"}`;
+}
+
 /** 22696448 → "22.7 M" (k, M, B for billions, T for trillions) */
 export function formatCount(value) {
   return scale(value, 1000, ["", " k", " M", " B", " T"]);

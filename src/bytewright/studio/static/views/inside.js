@@ -5,7 +5,7 @@
 import { isAbort, postJson } from "../lib/api.js";
 import { lineChart } from "../lib/chart.js";
 import { field, h } from "../lib/dom.js";
-import { formatFigure, formatProbability, quoted, tokenLabel, tokenText } from "../lib/format.js";
+import { formatFigure, formatNumber, formatProbability, quoted, tokenLabel, tokenText } from "../lib/format.js";
 import { noModels, pickModel } from "../lib/model_picker.js";
 
 const EXAMPLE = "Once upon a time, a brave mouse named Tom lived in the quiet woods of Foxwood. Tom loved his red kite.";
@@ -124,7 +124,10 @@ export async function mount(element, context) {
     key = null;
     lensColumn = data.num_layers;
     const shown = data.ids.length;
-    status.textContent = `${shown} tokens, ${data.num_layers} layers of ${data.num_heads} heads.`;
+    status.textContent = [
+      formatNumber(shown, "token"),
+      `${formatNumber(data.num_layers, "layer")} of ${formatNumber(data.num_heads, "head")}.`,
+    ].join(", ");
     if (shown < data.num_tokens) status.textContent = `The first ${shown} of ${data.num_tokens} tokens are shown.`;
     if (data.notice) status.textContent += ` ${data.notice}`;
     showTokens();
@@ -211,7 +214,7 @@ export async function mount(element, context) {
       ...Array.from({ length: data.num_heads }, (_, head) => h("small", { class: "quiet" }, `head ${head}`)),
     ];
     for (let row = 0; row < data.num_layers; row += 1) {
-      cells.push(h("small", { class: "quiet side" }, `layer ${row}`));
+      cells.push(h("small", { class: "quiet layer-name" }, `layer ${row}`));
       for (let column = 0; column < data.num_heads; column += 1) {
         const canvas = h("canvas", { "aria-hidden": "true" });
         drawHead(canvas, row, column);

@@ -64,8 +64,10 @@ class RunsView {
       this.context.setParams({ floor: this.isDistance ? null : "0" });
       this.drawChart();
     });
-    this.distanceNote = h("span", { class: "quiet" });
-    this.distanceLabel = h("label", { class: "check" }, this.distance, "distance to the floor ", this.distanceNote);
+    this.knownFloor = h("span", {}, "distance to the floor");
+    this.unknownFloor = h("span", { class: "off" }, "floor unknown");
+    const text = h("span", { class: "either" }, this.knownFloor, this.unknownFloor);
+    this.distanceLabel = h("label", { class: "check" }, this.distance, text);
     this.details = h("div", { class: "details" });
     const controls = h(
       "div",
@@ -331,7 +333,9 @@ class RunsView {
     const isAbove = floor !== null && series.every((each) => each.points.every(([, y]) => y > floor));
     const isDistance = this.isDistance && isAbove;
     this.distance.disabled = !isAbove;
-    this.distanceNote.textContent = !isAbove && metric.hasFloor ? "(unknown)" : "";
+    const isUnknown = Boolean(metric.hasFloor) && !isAbove;
+    this.knownFloor.classList.toggle("off", isUnknown);
+    this.unknownFloor.classList.toggle("off", !isUnknown);
     this.distanceLabel.title = isAbove
       ? "Subtract the entropy of the text, on a log axis"
       : "Needs runs on the same text with a known entropy, with losses above it";
