@@ -242,6 +242,24 @@ def test_a_text_is_shown_as_tokens_with_their_merges(page: Page) -> None:
     page.until(lambda: not page.all(".tokens")[1].is_displayed())
 
 
+def test_a_damaged_tokenizer_is_not_shown_at_first(driver: Any, tmp_path: Path) -> None:
+    for name in ("a", "b", "c", "d"):
+        write_tokenizer(tmp_path / name, 270 if name == "d" else 320)
+    for name in ("a", "c"):
+        (tmp_path / name / "vocabulary.json").write_text("{")
+    with open_studio(tmp_path) as studio:
+        page = Page(driver, studio.url)
+        page.open("tokenizer")
+        page.until(lambda: len(page.all(".tokens:has(.token)")) == 2)
+        shown = [ui.Select(each).first_selected_option.text for each in page.all("section select")]
+        assert shown == ["b", "d"]
+        assert not page.all(".problem")
+        ui.Select(page.all("section select")[1]).select_by_visible_text("c")
+        page.until(lambda: page.text(".problem").startswith("c/vocabulary.json"))
+        driver.get("about:blank")
+    assert all("400" in message for message in page.messages())  # the browser reports the failed requests
+
+
 def test_a_long_text_is_truncated_with_a_notice(page: Page) -> None:
     page.open("tokenizer")
     page.until(lambda: page.all(".token"))

@@ -7,6 +7,7 @@ const EXAMPLE = "Once upon a time, a naïve little dragon counted 1,234 sheep.\n
 const LONGEST_PARAM = 1500;
 const MAX_CHARACTERS = 150_000; // of at most 3 bytes each; the server accepts 500,000 bytes
 const NUM_COLOURS = 6;
+const MAX_TRIED = 4; // tokenizers, until one can be read
 const HINT = "Point at a token, or move with the arrow keys, to see its merges.";
 
 export async function mount(element, context) {
@@ -36,26 +37,30 @@ export async function mount(element, context) {
   const showIds = h("input", { type: "checkbox" });
   const panels = h("div", { class: "columns" });
   const ids = tokenizers.map((each) => each.id);
-  const validId = (id, fallback) => (ids.includes(id) ? id : fallback);
-  const first = new Panel(context, tokenizers, validId(params.get("a"), ids[0]), false);
-  const second = new Panel(context, tokenizers, params.get("b") === "none" ? "" : validId(params.get("b"), chooseOther(tokenizers, first.id)), true);
-  const update = async () => {
+  const first = new Panel(context, tokenizers, false);
+  const second = new Panel(context, tokenizers, true);
+  const update = async (encode = () => Promise.all([first.encode(), second.encode()])) => {
     const isKept = text.value.length <= LONGEST_PARAM && text.value !== EXAMPLE;
-    context.setParams({ a: first.id, b: second.id || "none", text: isKept ? text.value : null });
     const sent = text.value.slice(0, MAX_CHARACTERS);
     const [used, all] = [sent, text.value].map((each) => formatInteger(each.length));
     note.textContent = used === all ? HINT : `The text has ${all} characters; the first ${used} are split.`;
-    await Promise.all([first.encode(sent), second.encode(sent)]);
+    first.text = second.text = sent;
+    await encode();
+    context.setParams({ a: first.id, b: second.id || "none", text: isKept ? text.value : null });
   };
   for (const [panel, other] of [[first, second], [second, first]]) {
-    panel.onSelect = update;
+    panel.onSelect = () => update();
     panel.onRange = (range) => other.mark(range);
   }
   showIds.addEventListener("change", () => panels.classList.toggle("with-ids", showIds.checked));
-  text.addEventListener("input", debounce(update, 120, signal));
+  text.addEventListener("input", debounce(() => update(), 120, signal));
   panels.append(first.element, second.element);
   element.append(header);
-  await update(); // before the rest is shown, so that nothing moves
+  await update(async () => {
+    await first.open(ids.includes(params.get("a")) ? [params.get("a")] : ids);
+    const isKnown = params.get("b") === "none" || ids.includes(params.get("b"));
+    await second.open(isKnown ? [params.get("b").replace("none", "")] : listOthers(tokenizers, first.id));
+  }); // before the rest is shown, so that nothing moves
   element.append(
     h(
       "section",
@@ -72,25 +77,26 @@ export async function mount(element, context) {
   );
 }
 
-/** Return the id of the tokenizer that differs most from another one in size: copies of it are of no use. */
-function chooseOther(tokenizers, id) {
+/** Return the ids of the other tokenizers; the first differ most in size, as copies are of no use. */
+function listOthers(tokenizers, id) {
   const own = tokenizers.find((each) => each.id === id);
   const distance = (each) => Math.abs(Math.log(each.num_bytes / own.num_bytes));
-  const others = tokenizers.filter((each) => each !== own);
-  return others.length ? others.reduce((best, each) => (distance(each) > distance(best) ? each : best)).id : "";
+  const others = tokenizers.filter((each) => each !== own).sort((a, b) => distance(b) - distance(a));
+  return others.length ? others.map((each) => each.id) : [""];
 }
 
 class Panel {
-  constructor({ signal }, tokenizers, id, isOptional) {
+  constructor({ signal }, tokenizers, isOptional) {
     this.signal = signal;
-    this.id = id;
+    this.id = "";
+    this.text = "";
+    this.hasFailed = false;
     this.tokens = [];
     this.merges = new Map(); // id of a token → its description
     this.request = null;
     const options = tokenizers.map((each) => [each.id, each.name]);
-    this.select = select(isOptional ? [["", "none"], ...options] : options, id, (value) => {
-      this.id = value;
-      this.merges.clear();
+    this.select = select(isOptional ? [["", "none"], ...options] : options, "", (value) => {
+      this.choose(value);
       this.onSelect();
     });
     this.figures = h("dl", { class: "figures small" });
@@ -111,7 +117,23 @@ class Panel {
     this.show = debounce((index) => this.showMerges(index), 40, signal);
   }
 
-  async encode(text) {
+  choose(id) {
+    this.id = id;
+    this.select.value = id;
+    this.merges.clear();
+  }
+
+  /** Show the first of some tokenizers, or another one if it is damaged. */
+  async open(ids) {
+    for (const id of ids.slice(0, MAX_TRIED)) {
+      this.choose(id);
+      await this.encode();
+      if (!this.hasFailed) return;
+    }
+  }
+
+  async encode() {
+    this.hasFailed = false;
     this.request?.abort();
     this.request = new AbortController();
     const signal = AbortSignal.any([this.request.signal, this.signal]);
@@ -121,17 +143,18 @@ class Panel {
       return;
     }
     try {
-      const answer = await postJson("/api/tokenizer/encode", { tokenizer: this.id, text }, { signal });
+      const answer = await postJson("/api/tokenizer/encode", { tokenizer: this.id, text: this.text }, { signal });
       this.problem?.remove();
       this.body.hidden = false;
       this.draw(answer);
     } catch (error) {
       if (isAbort(error)) return;
+      this.hasFailed = true;
       this.problem?.remove();
       this.problem = h("div", { class: "panel" });
       this.body.before(this.problem);
       this.body.hidden = true;
-      showError(this.problem, error, { retry: () => this.encode(text) });
+      showError(this.problem, error, { retry: () => this.encode() });
     }
   }
 
