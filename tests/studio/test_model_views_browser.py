@@ -154,6 +154,20 @@ def test_write_can_be_used_with_the_keyboard(page: Page, studio: OpenStudio) -> 
     page.press(Keys.ENTER)
     page.until(lambda: len(page.all(".branch")) == 2)
     wait_for_text(page)
+    assert page.script("return document.activeElement.className") == "story"
+    page.script("document.querySelector('.branch').focus()")
+    page.press(Keys.ENTER)
+    page.until(lambda: page.find(".branch").get_attribute("aria-pressed") == "true")
+    assert page.script("return document.activeElement === document.querySelector('.branch')")
+
+
+def test_a_candidate_in_focus_stays_while_a_text_is_written(page: Page, studio: OpenStudio) -> None:
+    open_write(page, studio)
+    page.click(".write-form .primary")
+    page.until(lambda: num_pieces(page) > 3)
+    page.script("document.querySelector('.candidate').focus()")
+    wait_for_text(page)
+    assert page.script("return document.activeElement.classList.contains('candidate')")
 
 
 def test_a_text_can_be_scored_continued_and_stopped(page: Page, studio: OpenStudio) -> None:

@@ -8,7 +8,7 @@ import { isAbort, postJson, streamEvents } from "../lib/api.js";
 import { lineChart } from "../lib/chart.js";
 import { drawCandidates, drawFacts } from "../lib/distribution.js";
 import { choice, field, figure, h, select, slider } from "../lib/dom.js";
-import { formatBits, isEndToken, tokenLabel, tokenText } from "../lib/format.js";
+import { formatBits, formatNumber, isEndToken, tokenLabel, tokenText } from "../lib/format.js";
 import { noModels, pickModel } from "../lib/model_picker.js";
 
 const MAX_BRANCHES = 24;
@@ -162,7 +162,7 @@ export async function mount(element, context) {
       addBranch({ parent: null, at: read.tokens.length, start: read.start, tokens: read.tokens, next: read.next, reason: "" });
       finish(job);
       if (writes) await extend(current);
-      else status.textContent = `${read.tokens.length} tokens. Choose a token to continue.`;
+      else status.textContent = `${formatNumber(read.tokens.length, "token")}. Choose a token to continue.`;
     } catch (error) {
       fail(job, error);
     }
@@ -189,7 +189,7 @@ export async function mount(element, context) {
       });
       branch.reason = reason || (job.signal.aborted ? "user" : "lost");
       finish(job);
-      context.announce(`${branch.tokens.length} tokens. ${ENDINGS[branch.reason]}`);
+      context.announce(`${formatNumber(branch.tokens.length, "token")}. ${ENDINGS[branch.reason]}`);
     } catch (error) {
       fail(job, error);
     }
@@ -268,6 +268,7 @@ export async function mount(element, context) {
   /** Start a branch in which token `index` of the current branch is another one. */
   function branchAt(index, candidate) {
     const branch = current;
+    if (candidates.contains(document.activeElement)) tokens.focus({ preventScroll: true }); // they are replaced
     const before = branch.tokens[index]?.before ?? branch.next;
     const token = { id: candidate.id, text: candidate.text, bits: -Math.log2(candidate.p), before };
     if (candidate.true !== undefined) token.true_bits = candidate.true > 0 ? -Math.log2(candidate.true) : null;
@@ -289,12 +290,13 @@ export async function mount(element, context) {
   }
 
   function showBranches() {
+    const focused = [...branchList.children].findIndex((each) => each.contains(document.activeElement));
     branchList.replaceChildren(
       ...branches.map((branch) => {
         const depth = Math.min(4, depthOf(branch));
         const first = branch.parent ? `${tokenLabel(branch.tokens[branch.at].text)}` : "from the beginning";
         const sums = sum(branch);
-        const detail = `${branch.tokens.length} tokens, ${formatBits(sums.bits / Math.max(1, branch.tokens.length))} bits each`;
+        const detail = `${formatNumber(branch.tokens.length, "token")}, ${formatBits(sums.bits / Math.max(1, branch.tokens.length))} bits each`;
         return h(
           "li",
           { style: { "--depth": depth } },
@@ -315,6 +317,7 @@ export async function mount(element, context) {
       }),
     );
     if (!branches.length) branchList.append(h("li", { class: "quiet" }, "None yet."));
+    branchList.children[focused]?.querySelector("button")?.focus({ preventScroll: true });
   }
 
   function depthOf(branch) {
@@ -418,6 +421,7 @@ export async function mount(element, context) {
     else return;
     event.preventDefault();
   });
+  candidates.addEventListener("focusin", () => (follows = false)); // a new token would replace the focused one
   candidates.addEventListener("keydown", (event) => {
     const buttons = [...candidates.querySelectorAll("button")];
     const at = buttons.indexOf(document.activeElement);
