@@ -209,6 +209,61 @@ def test_a_broken_or_diverged_run_hides_nothing_of_the_others(driver: Any, tmp_p
     assert page.messages() == []
 
 
+def test_a_chart_labels_its_ticks_with_all_digits(driver: Any, tmp_path: Path) -> None:
+    path = write_run(tmp_path / "run", end=0)
+    log = MetricsLog(path / "metrics.jsonl", (path / "metrics.jsonl").stat().st_size)
+    for step in range(11):
+        log.write(make_record(step, tokens=160_000 * step, lr=3e-4 * step))
+    log.close()
+    with open_studio(tmp_path) as studio:
+        page = Page(driver, studio.url)
+        page.open("runs?metric=lr&x=tokens")
+        page.until(lambda: page.all(".chart path.line[d^=M]"))
+        assert page.text(".controls .check") == "distance to the floor"
+        rows = [each.text for each in page.all(".chart text[text-anchor=end]")]
+        columns = [each.text for each in page.all(".chart text[text-anchor=middle]")]
+        driver.get("about:blank")
+    assert rows[:-1] == ["0", "5e\N{MINUS SIGN}4", "0.001", "0.0015", "0.002", "0.0025", "0.003"]
+    assert columns == [
+        "0",
+        *(f"{tokens} k" for tokens in (200, 400, 600, 800)),
+        "1 M",
+        "1.2 M",
+        "1.4 M",
+        "1.6 M",
+    ]
+    assert page.messages() == []
+
+
+def test_an_address_selects_no_more_runs_than_there_are_colours(driver: Any, tmp_path: Path) -> None:
+    for number in range(10):
+        write_run(tmp_path / f"run{number}")
+    with open_studio(tmp_path) as studio:
+        page = Page(driver, studio.url)
+        page.open(f"runs?ids={','.join(studio.run_ids().values())}")
+        page.until(lambda: len(page.all(".legend li")) == 8)
+        assert len(page.all(".runs li.selected")) == 8
+        marks = page.script(
+            "return [...document.querySelectorAll('.legend li')].map((it) => it.style.cssText)"
+        )
+        assert len(set(marks)) == 8
+        driver.get("about:blank")
+    assert page.messages() == []
+
+
+def test_a_run_without_records_does_not_hide_the_floor_of_another(driver: Any, tmp_path: Path) -> None:
+    write_run(tmp_path / "first")
+    write_run(tmp_path / "started", end=0)
+    write_floor(tmp_path, 0.4)
+    with open_studio(tmp_path) as studio:
+        page = Page(driver, studio.url)
+        page.open(f"runs?ids={','.join(studio.run_ids().values())}")
+        page.until(lambda: page.all(".compare"))
+        page.until(lambda: "above the entropy floor" in page.text(".chart figcaption"))
+        driver.get("about:blank")
+    assert page.messages() == []
+
+
 def test_a_report_opens_from_a_run(page: Page, studio: OpenStudio) -> None:
     page.open(f"runs?ids={studio.run_ids()['sweep/first']}")
     page.until(lambda: page.all(".details a"))

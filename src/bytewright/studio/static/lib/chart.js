@@ -13,7 +13,7 @@
  * move nothing on the page. An axis may have a function `format` for its ticks.
  */
 import { h, s } from "./dom.js";
-import { formatCount, formatFigure, isNumber } from "./format.js";
+import { formatFigure, isNumber } from "./format.js";
 
 const MARGIN = { top: 10, right: 16, bottom: 38, left: 54 };
 
@@ -246,7 +246,11 @@ function logTicks(low, high, count) {
   return ticks.length >= 2 ? ticks : linearTicks(low, high, count);
 }
 
+/** Return all digits of a tick, which are few: different ticks must have different labels. */
 function formatTick(value) {
-  if (value !== 0 && Math.abs(value) < 1e-3) return value.toExponential(0).replace("e-", "e−");
-  return Math.abs(value) >= 10000 ? formatCount(value).replace(/\.0+(?= )/, "") : Number(value.toPrecision(6)).toLocaleString("en");
+  const size = Math.abs(value);
+  if (size !== 0 && size < 1e-3) return Number(value.toPrecision(6)).toExponential().replace("e-", "e−");
+  const power = size < 10000 ? 0 : Math.min(4, Math.floor(Math.log10(size) / 3));
+  const scaled = Number((value / 1000 ** power).toPrecision(6));
+  return scaled.toLocaleString("en", { maximumFractionDigits: 8 }) + ["", " k", " M", " B", " T"][power];
 }

@@ -106,7 +106,7 @@ class RunsView {
     const { runs } = await getJson("/api/runs", { signal: this.context.signal });
     for (const run of runs) this.runs.set(run.id, run);
     const wanted = (this.context.params.get("ids") ?? "").split(",").filter((id) => this.runs.has(id));
-    this.setSelection(wanted.length ? wanted : this.chooseFirst());
+    this.setSelection(wanted.length ? [...new Set(wanted)].slice(0, MAX_SELECTED) : this.chooseFirst());
     this.drawList();
     this.element.append(...this.parts); // all at once, so that nothing moves
   }
@@ -300,12 +300,12 @@ class RunsView {
     const series = [];
     const scaled = []; // the series that the vertical axis must show: a diverged run can leave the chart
     const floors = [];
-    const readable = this.selected.filter((id) => this.runs.get(id)?.state !== "broken");
+    const drawn = this.selected.map((id) => this.runs.get(id)).filter((run) => isDrawn(run));
     for (const id of this.selected) {
       const run = this.runs.get(id);
       const data = this.data.get(id);
       const numBefore = series.length;
-      if (!run || run.state === "broken") continue;
+      if (!isDrawn(run)) continue;
       const colour = seriesColour(this.colours.get(id));
       const floor = this.metric === "loss" ? run.floor_nats : this.metric === "bits_per_byte" ? run.floor : null;
       if (isNumber(floor)) floors.push({ floor, bits: run.floor });
@@ -328,7 +328,7 @@ class RunsView {
     }
     // A floor is shown only if all selected runs have the same: different texts have different entropies.
     const isEqual = (each) => Math.abs(each.bits - floors[0].bits) < 1e-3 * each.bits;
-    const isShared = floors.length > 0 && floors.length === readable.length && floors.every(isEqual);
+    const isShared = floors.length > 0 && floors.length === drawn.length && floors.every(isEqual);
     const floor = metric.hasFloor && isShared ? Math.min(...floors.map((each) => each.floor)) : null;
     const isAbove = floor !== null && series.every((each) => each.points.every(([, y]) => y > floor));
     const isDistance = this.isDistance && isAbove;
@@ -369,6 +369,11 @@ class RunsView {
     if (isOpen) this.details.querySelector("details")?.setAttribute("open", "");
     [...this.details.querySelectorAll(".sample blockquote")].forEach((each, index) => (each.scrollTop = scrolls[index] ?? 0));
   }
+}
+
+/** Return whether a run has a curve: an imported run and one that has just started have none. */
+function isDrawn(run) {
+  return Boolean(run) && run.state !== "broken" && (isNumber(run.loss) || isNumber(run.validation_loss));
 }
 
 /** Return limits of the vertical axis; they leave out the steep start of a loss, unless the axis is a log one. */
