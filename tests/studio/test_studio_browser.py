@@ -371,6 +371,8 @@ def test_sliders_change_the_costs_at_once(page: Page) -> None:
     page.until(lambda: page.figure("Time") != before)
     page.find("summary").click()
     assert "d_model = 1600" in page.text("pre")
+    page.open("calculator?d_model=8192&num_layers=96&num_heads=64&num_kv_heads=64&d_ff=32768")
+    page.until(lambda: page.figure("Energy").endswith(" MWh"))
 
 
 def test_keys_open_views_and_switch_the_colours(page: Page) -> None:

@@ -25,6 +25,11 @@ export function formatBytes(value) {
   return scale(value, 1000, [" B", " kB", " MB", " GB", " TB", " PB", " EB"]);
 }
 
+/** 41800 kilowatt hours → "41.8 MWh" */
+export function formatEnergy(value) {
+  return isNumber(value) ? scale(1000 * value, 1000, [" Wh", " kWh", " MWh", " GWh", " TWh", " PWh"]) : "–";
+}
+
 function scale(value, base, units) {
   if (!isNumber(value)) return "–";
   let power = 0;

@@ -132,7 +132,7 @@ function drawComparison(runs, { settings: settingsOf, colourOf }) {
           "tbody",
           {},
           h("tr", {}, h("th", { colspan: runs.length + 1, class: "group" }, "Settings that differ")),
-          differing.map((key) => line([key, settings.map((each) => String(each[key] ?? "–"))])),
+          differing.map((key) => line([key, settings.map((each) => String(each[key] ?? "–"))], "setting")),
         ),
       ),
     ),

@@ -1,7 +1,7 @@
 /** The view Calculator: sliders for a model and its training; the server predicts the costs. */
 import { getJson, isAbort, postJson, showError } from "../lib/api.js";
 import { choice, debounce, field, figure, h, select, slider } from "../lib/dom.js";
-import { formatBytes, formatCount, formatFigure, formatFlops, formatInteger, formatSeconds, formatShare, isNumber } from "../lib/format.js";
+import { formatBytes, formatCount, formatEnergy, formatFigure, formatFlops, formatInteger, formatSeconds, formatShare, isNumber } from "../lib/format.js";
 import { seriesColour } from "../lib/theme.js";
 
 const LAYERS = [1, 2, 3, 4, 5, 6, 8, 10, 12, 14, 16, 18, 20, 24, 28, 32, 36, 40, 48, 56, 64, 80, 96, 126];
@@ -284,7 +284,7 @@ class Calculator {
       figure("Utilisation", isNumber(costs.mfu) ? formatShare(costs.mfu) : "–", "of the peak (MFU)"),
       figure(
         "Energy",
-        isNumber(costs.kilowatt_hours) ? `${formatFigure(costs.kilowatt_hours, 3)} kWh` : "–",
+        formatEnergy(costs.kilowatt_hours),
         isNumber(costs.watts) ? `at ${formatInteger(costs.watts)} W` : "power not known",
       ),
     );
