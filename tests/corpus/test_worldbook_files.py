@@ -185,6 +185,24 @@ def test_a_wrong_fact_is_counted_and_the_rest_is_still_checked() -> None:
     assert broken.leaves_at_character == len(document.text)
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "kind"),
+    [
+        (r"The answer is (\d+)\.", "0", "result"),
+        (r"page on \w+ \w+, (an? \w+) in", "s", "fact"),
+        (r"Who had the [\w ]+ now\? (\w+) did", "s", "recall"),
+    ],
+)
+def test_a_longer_word_that_begins_like_the_right_fact_is_wrong(before: str, after: str, kind: str) -> None:
+    text = next(each.text for each in BOOK.documents("train") if re.search(before, each.text))
+    checked = check_document(BOOK, text)
+    match = re.search(before, text)
+    assert match is not None
+    again = check_document(BOOK, text[: match.end(1)] + after + text[match.end(1) :])
+    assert again.has_shape
+    assert again.facts[kind] == (checked.facts[kind][0], checked.facts[kind][1] - 1)
+
+
 def test_check_file_counts_consistent_documents_and_copies(tmp_path: Path) -> None:
     write_worldbook(tmp_path / "train.txt", 30_000, world=WORLD)
     copied = next(read_stories(tmp_path / "train.txt"))
