@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from synthetic import TRUE, law_points
 
 from bytewright.errors import UsageError
+from bytewright.laws import power
 from bytewright.laws.law import LAW_FIELDS, fit_law
 from bytewright.laws.points import Point, Points
 from bytewright.laws.power import OBJECTIVES, Objective, fit_power_laws, solve_nonnegative
@@ -43,6 +45,28 @@ def test_a_fit_that_starts_from_a_similar_one_finds_the_same(objective: Objectiv
     improved = fit_law(others, objective=objective, start=start)
     assert improved.size_exponent == pytest.approx(searched.size_exponent, rel=2e-3)
     assert improved.limit == pytest.approx(searched.limit, rel=2e-3)
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize("known_limit", [True, False])
+def test_a_fit_at_a_bound_is_improved_without_a_search(
+    objective: Objective, known_limit: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The best E of these losses is negative, or with a known E, the best B."""
+    points = law_points(noise=1e-3, num_seeds=2, law=replace(TRUE, limit=1.0))
+    if known_limit:  # losses that grow with the tokens
+        sizes = replace(TRUE, limit=1.0, data_scale=0.0).loss(points.sizes, points.tokens)
+        losses = sizes * (points.tokens / points.tokens.max()) ** 0.01
+    else:
+        losses = points.losses - 30
+    start = fit_law(points, objective=objective, known_limit=known_limit, losses=losses)
+    assert 0 in (start.limit, start.data_scale)
+    draw = losses * np.exp(1e-3 * np.random.default_rng(1).normal(size=len(losses)))
+    searched = fit_law(points, objective=objective, known_limit=known_limit, losses=draw)
+    monkeypatch.setattr(power, "_search", None)
+    improved = fit_law(points, objective=objective, known_limit=known_limit, losses=draw, start=start)
+    for name in ("limit", "size_scale", "size_exponent", "data_scale"):
+        assert getattr(improved, name) == pytest.approx(getattr(searched, name), rel=2e-3), name
 
 
 def test_coefficients_are_the_best_that_are_not_negative() -> None:

@@ -36,6 +36,8 @@ GRID = tuple(float(each) for each in np.geomspace(0.03, 2.0, 10))
 NUM_STARTS = 3
 """The number of grid points from which the search is refined."""
 INNER_STEPS, INNER_TOLERANCE = 40, 1e-9
+IMPROVING_STEPS = 300
+"""The most Gauss-Newton steps from a similar fit; those of `huber` converge slowly, but each is fast."""
 OUTER_STEPS, OUTER_TOLERANCE = 400, 1e-7
 
 Vector = Float64[np.ndarray, " _"]
@@ -144,35 +146,74 @@ class _Inner:
         return float(self._loss(residual).sum()), found
 
     def improve(self, start: PowerFit, centres: tuple[float, ...]) -> Solution | None:
-        """Return the solution near a fit by Gauss-Newton steps over all values; None if they fail."""
+        """Return the solution near a fit by Gauss-Newton steps over all values; None if they fail.
+
+        A coefficient that a step would make negative becomes 0 and stays 0. If another value would be better
+        in the end, the steps have failed.
+        """
         exponents = np.array(start.exponents)
         scales = [c * x**-p for c, x, p in zip(start.scales, centres, exponents, strict=True)]
         values = np.array([*([] if self.has_limit else [start.limit]), *scales, *exponents])
         current, num_terms = np.inf, len(exponents)
-        for _ in range(INNER_STEPS):
-            columns = self.columns(values[-num_terms:])
-            prediction = self.offset + columns @ values[:-num_terms]
-            if prediction.min() <= 0:
-                return None
-            slopes = -columns[:, -num_terms:] * values[-2 * num_terms : -num_terms] * np.stack(self.logs, 1)
-            jacobian = np.concatenate([columns, slopes], axis=1)
-            if self.objective == "linear":
-                residual, weight = self.y - prediction, np.ones_like(self.y)
-            else:
-                residual = np.log(self.y / prediction)
-                weight = self._weight(residual)
-                jacobian = jacobian / prediction[:, None]
-            step = np.linalg.lstsq(jacobian * weight[:, None], residual * weight, rcond=None)[0]
-            size = 1.0
-            while (found := self._objective(values + size * step)) > current or found == np.inf:
-                size /= 2
+        num_coefficients = len(values) - num_terms
+        is_free = np.concatenate([values[:-num_terms] > 0, np.array(scales) > 0])
+        for _ in range(IMPROVING_STEPS):
+            jacobian, residual = self._linearise(values)
+            step = np.zeros_like(values)
+            step[is_free] = np.linalg.lstsq(jacobian[:, is_free], residual, rcond=None)[0]
+            size, bounded = 1.0, None
+            falls = np.flatnonzero(step[:num_coefficients] < -values[:num_coefficients])
+            if len(falls):
+                bounded = falls[np.argmin(values[falls] / -step[falls])]
+                size = float(values[bounded] / -step[bounded])
+            while True:
+                aim = values + size * step
+                if bounded is not None:
+                    aim[bounded] = 0.0
+                found = self._objective(aim)
+                if found <= current and found < np.inf:
+                    break
+                size, bounded = size / 2, None
                 if size < 1e-3:
                     return None
-            values = values + size * step
-            if current - found <= 1e-9 * found:
-                return (*self.split(values[:-num_terms]), values[-num_terms:])
+            values = aim
+            if bounded is not None:
+                is_free[bounded] = False
+                if bounded >= num_coefficients - num_terms:  # the exponent of a term that is 0 has no effect
+                    is_free[bounded + num_terms] = False
+            elif current - found <= 1e-9 * found:
+                coefficients, exponents = values[:-num_terms], values[-num_terms:]
+                return None if self._can_grow(values) else (*self.split(coefficients), exponents)
             current = found
         return None
+
+    def _linearise(self, values: Vector) -> tuple[Float64[np.ndarray, "points _"], Vector]:
+        """Return the derivatives by coefficients and exponents, and the residuals, both with weights."""
+        num_terms = len(self.logs)
+        columns = self.columns(values[-num_terms:])
+        prediction = self.offset + columns @ values[:-num_terms]
+        slopes = -columns[:, -num_terms:] * values[-2 * num_terms : -num_terms] * np.stack(self.logs, 1)
+        jacobian = np.concatenate([columns, slopes], axis=1)
+        if self.objective == "linear":
+            return jacobian, self.y - prediction
+        residual = np.log(self.y / prediction)
+        weight = self._weight(residual)
+        return jacobian * (weight / prediction)[:, None], residual * weight
+
+    def _can_grow(self, values: Vector) -> bool:
+        """Return whether a coefficient of 0 should be larger, for a term with some exponent of the grid."""
+        num_terms = len(self.logs)
+        for number in np.flatnonzero(values[:-num_terms] == 0):
+            trial = values.copy()
+            term = number - (len(values) - 2 * num_terms)  # negative for E
+            for exponent in GRID if term >= 0 else (0.0,):
+                if term >= 0:
+                    trial[len(values) - num_terms + term] = exponent
+                jacobian, residual = self._linearise(trial)
+                slope = jacobian[:, number]
+                if slope @ residual > 1e-6 * np.linalg.norm(slope) * np.linalg.norm(residual):
+                    return True
+        return False
 
     def _objective(self, values: Vector) -> float:
         """Return the objective of coefficients and exponents; infinite if one is not allowed."""
@@ -181,6 +222,8 @@ class _Inner:
         if values.min() < 0 or exponents.min() < MIN_EXPONENT or exponents.max() > MAX_EXPONENT:
             return np.inf
         prediction = self.offset + self.columns(exponents) @ coefficients
+        if prediction.min() <= 0:
+            return np.inf
         if self.objective == "linear":
             return float(np.square(prediction - self.y).sum())
         return float(self._loss(np.log(self.y / prediction)).sum())
