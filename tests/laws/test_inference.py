@@ -115,6 +115,15 @@ def test_without_repeated_seeds_there_is_no_interval() -> None:
     assert found["mean"].interval is None
 
 
+def test_a_value_that_all_resamples_share_has_no_interval() -> None:
+    """It is at a bound of the fit; an interval from 0 to 0 would state a certainty that it does not have."""
+    points = Points(points=[Point(parameters=1, tokens=1, seed=seed, loss=1.0 + seed) for seed in range(3)])
+    found = estimate(points, lambda losses: {"E": 0.0, "A": 0.1 + 1e-17 * losses[0]}, logs=frozenset({"A"}))
+    for name in ("E", "A"):
+        assert found[name].interval is None
+        assert found[name].errors_from(0.2) is None
+
+
 def test_the_interval_of_a_mean_is_that_of_student() -> None:
     random = np.random.default_rng(3)
     losses = (10 + random.normal(size=6)).tolist()

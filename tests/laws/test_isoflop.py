@@ -9,7 +9,7 @@ import pytest
 from synthetic import TRUE, law_points
 
 from bytewright.errors import UsageError
-from bytewright.laws.analysis import ALL_POINTS, ENVELOPE, SMALLER, recover_limit
+from bytewright.laws.analysis import ALL_POINTS, ENVELOPE, SMALLER, analyse, recover_limit
 from bytewright.laws.isoflop import find_levels, fit_envelope, fit_exponent, fit_parabola, fit_parabolas
 from bytewright.laws.points import Point, Points
 
@@ -97,6 +97,15 @@ def test_a_procedure_that_cannot_be_applied_states_why() -> None:
     failed = [each for each in found if each.estimate is None]
     assert {each.procedure for each in failed} >= {ENVELOPE}
     assert all(each.reason for each in failed)
+
+
+def test_an_analysis_names_values_at_their_bound() -> None:
+    points = law_points(levels=(1e15, 4e15, 1.6e16), num_sizes=3, num_seeds=2, noise=1e-3)
+    others = [dataclasses.replace(each, loss=each.loss - TRUE.limit - 5, floor=1.0) for each in points.points]
+    analysis = analyse(Points(points=others), objective="huber", num_resamples=2)
+    assert analysis.fits[1].law.limit == 0
+    assert any(note.startswith("E is 0") and "fitted E" in note for note in analysis.notes)
+    assert not any("E is 0" in note for note in analyse(points, objective="huber", num_resamples=2).notes)
 
 
 def test_the_envelope_needs_three_levels() -> None:

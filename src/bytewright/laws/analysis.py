@@ -134,8 +134,9 @@ def analyse(points: Points, *, objective: Objective = "log", num_resamples: int 
     fits = [_fit(points, each, is_known, num_resamples) for each in objectives for is_known in known]
     levels, optima = _fit_levels(points, num_resamples, notes)
     recoveries = recover_limit(points, num_resamples=num_resamples)
-    if not any(fit.estimates["size_exponent"].interval for fit in fits):
+    if len(np.unique(points.settings)) == len(points):
         notes.append("No setting has several seeds, so there are no intervals.")
+    notes += _list_bounds(fits)
     return Analysis(
         points=points,
         fits=fits,
@@ -164,6 +165,25 @@ def _fit(points: Points, objective: Objective, known_limit: bool, num_resamples:
         estimates=estimates,
         residuals=np.log(points.losses / law.loss(points.sizes, points.tokens)),
     )
+
+
+def _list_bounds(fits: Sequence[FittedLaw]) -> list[str]:
+    """Return a note for each value that is 0 in a fit, which is the lowest value that a fit allows."""
+    reasons = {
+        "limit": "these points do not determine E",
+        "size_scale": "these losses do not fall with N, so a has no meaning",
+        "data_scale": "these losses do not fall with D, so b has no meaning",
+    }
+    notes = []
+    for field, reason in reasons.items():
+        found = [
+            fit.name
+            for fit in fits
+            if getattr(fit.law, field) == 0 and not (field == "limit" and fit.known_limit)
+        ]
+        if found:
+            notes.append(f"{SYMBOLS[field]} is 0, its lower bound ({'; '.join(found)}): {reason}.")
+    return notes
 
 
 def _list_values(law: Law) -> dict[str, float]:

@@ -24,13 +24,18 @@ from bytewright.laws.points import Points
 from bytewright.laws.power import Vector
 
 NUM_RESAMPLES = 100
+SAME = 1e-12
+"""Relative difference of values that are equal up to rounding: they have no interval."""
 LARGEST_SPREAD = 300.0
 """The largest half width of an interval on a log scale; a wider one can overflow a float."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A fitted value, with its standard error and interval over seeds; both are None without repetitions."""
+    """A fitted value, with its standard error and interval over seeds.
+
+    Both are None without repetitions, and if all resamples have the same value, such as a bound of the fit.
+    """
 
     value: float
     error: float | None = None
@@ -88,7 +93,9 @@ class SeedResampler:
         for name, value in values.items():
             drawn = np.array(resampled[name])
             drawn = drawn[np.isfinite(drawn)]
-            if len(drawn) < 2:
+            if len(drawn) < 2 or np.ptp(drawn) <= SAME * abs(
+                value
+            ):  # at a bound of the fit, or without noise
                 estimates[name] = Estimate(value)
                 continue
             if name in logs and min(value, drawn.min()) > 0:
