@@ -10,9 +10,12 @@ import numpy as np
 import pytest
 import torch
 
+from bytewright.corpus import SEPARATOR
 from bytewright.corpus.worldbook import World, Worldbook
+from bytewright.corpus.worldbook.check import check_document
 from bytewright.corpus.worldbook.files import write_worldbook
 from bytewright.data.sampler import Tokens
+from bytewright.errors import UsageError
 from bytewright.experiments.evaluation.story_eval import evaluate_stories, evaluate_text
 from bytewright.experiments.evaluation.token_eval import evaluate_tokens, plan_windows
 from bytewright.experiments.evaluation.world_eval import account_excess
@@ -25,7 +28,7 @@ from conftest import RunCommand
 from runs import make_config
 
 END, VOCAB = 0, 11
-WORLD = World(seed=3)
+WORLD, BOOK = World(seed=3), Worldbook()
 
 
 def make_model(context_length: int) -> TransformerLM:
@@ -114,7 +117,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Path:
         tokenizer.encode_file(folder / "world.txt", folder / f"{name}.npy")
     config = make_config(
         folder,
-        model={"vocab_size": 400, "context_length": 64},
+        model={"vocab_size": 400, "context_length": 128},
         data={"tokenizer": str(folder / "tokenizer")},
         budget={"steps": 2},
         batch_size=1,
@@ -139,8 +142,17 @@ def test_every_table_of_a_run_adds_up_to_the_total(told: Path) -> None:
 def test_without_the_manifest_the_facts_of_another_world_have_no_floor(told: Path, tmp_path: Path) -> None:
     text = (told / "world.txt").read_text()
     (tmp_path / "world.txt").write_text(text)
-    with pytest.raises(ValueError, match="context"):  # these documents are longer than the context
+    with pytest.raises(UsageError, match="context") as caught:  # these documents are longer than the context
         evaluate_text(told / "run", tmp_path / "world.txt")
+    assert "without a manifest" in str(caught.value), "the cause that a user can remove"
+    documents = (each.text for each in Worldbook(WORLD).documents("test"))
+    short = next(
+        each for each in documents if len(each) < 130 and not check_document(BOOK, each).is_consistent
+    )
+    (tmp_path / "short.txt").write_text(short + SEPARATOR)
+    measured = evaluate_text(told / "run", tmp_path / "short.txt")
+    assert measured.floor is None
+    assert measured.mismatch.startswith("document 1 ")
     manifest_path_of(tmp_path / "world.txt").write_bytes(manifest_path_of(told / "world.txt").read_bytes())
     assert evaluate_text(told / "run", tmp_path / "world.txt").floor is not None
 

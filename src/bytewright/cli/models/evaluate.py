@@ -110,6 +110,8 @@ class Evaluate:
             measured = evaluate_text(
                 self.path, options.require_file(text), which=self.which, device=self.device, progress=progress
             )
+        if measured.mismatch:
+            console.print_remark(f"{text} is compared with no entropy: {measured.mismatch}.")
         checkpoint = open_model(self.path, which=self.which).checkpoint
         gap, error = measured.gap or (None, None)
         figures: dict[str, object] = {

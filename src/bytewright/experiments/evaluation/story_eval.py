@@ -33,7 +33,12 @@ from bytewright.data.sampler import Tokens
 from bytewright.data.tokenfile import TokenFile
 from bytewright.errors import BytewrightError, UsageError
 from bytewright.experiments.evaluation.token_eval import compute_losses, evaluate_tokens
-from bytewright.experiments.evaluation.world_eval import ExcessReport, account_excess, find_derivations
+from bytewright.experiments.evaluation.world_eval import (
+    ExcessReport,
+    account_excess,
+    describe_mismatch,
+    find_derivations,
+)
 from bytewright.experiments.records import read_corpus_name
 from bytewright.formatting import Progress
 from bytewright.model import TransformerLM
@@ -92,6 +97,8 @@ class TextEvaluation:
     """-log2 p of each story under its book; None if a story is not from a book."""
     excess: ExcessReport | None = None
     """For documents of the world book: the bits of the model and the true bits by kind of choice."""
+    mismatch: str = ""
+    """Why documents of the world book have no floor; empty if they have one."""
 
     @property
     def floor(self) -> float | None:
@@ -152,8 +159,9 @@ def evaluate_text(
             return _evaluate_world(model, text, derived, progress)
         evaluation = text.evaluate(model, progress)
     except UsageError as error:
-        raise UsageError.at(file, error) from None
-    return TextEvaluation(evaluation, find_floor(file, len(text.stories)))
+        mismatch = describe_mismatch(file)
+        raise UsageError.at(file, f"{error}; {mismatch}" if mismatch else error) from None
+    return TextEvaluation(evaluation, find_floor(file, len(text.stories)), mismatch=describe_mismatch(file))
 
 
 def evaluate_documents(
@@ -290,7 +298,7 @@ def check_lengths(stories: Sequence[Tokens], context_length: int) -> None:
     longest = max(range(len(stories)), key=lambda number: len(stories[number]))
     if len(stories[longest]) + 1 > context_length:
         message = (
-            f"story {longest} has {len(stories[longest])} tokens, but a context of {context_length} holds"
+            f"story {longest + 1} has {len(stories[longest])} tokens, but a context of {context_length} holds"
             f" {context_length - 1} and the end token"
         )
         raise UsageError(message, expected=context_length - 1, found=len(stories[longest]))

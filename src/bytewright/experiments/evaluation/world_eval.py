@@ -24,6 +24,7 @@ from jaxtyping import Float64, Int64
 from bytewright.corpus import SEPARATOR
 from bytewright.corpus.storybook import read_stories
 from bytewright.corpus.worldbook import Derivation, DerivedChoice, LanguageError, World, Worldbook
+from bytewright.corpus.worldbook.check import check_document, recognise_book
 from bytewright.corpus.worldbook.files import read_world_manifest
 from bytewright.data.sampler import Tokens
 from bytewright.errors import BytewrightError
@@ -113,6 +114,30 @@ def find_derivations(file: Path, num_documents: int) -> list[tuple[str, Derivati
         return None
     size = sum(len(text) + len(SEPARATOR) for text, _ in found)
     return found if len(found) == num_documents and size == file.stat().st_size else None
+
+
+def describe_mismatch(file: Path) -> str:
+    """Return why a text of the world book has no derivations; empty if the text is not of the world book.
+
+    The cause is often a missing manifest, or documents of several worlds in one file.
+    """
+    try:
+        manifest = read_world_manifest(file)
+        world = World() if manifest is None else manifest.world
+        if recognise_book(file, world) != "worldbook":
+            return ""
+        book = Worldbook(world)
+        for number, text in enumerate(read_stories(file), 1):
+            checked = check_document(book, text)
+            if not checked.is_consistent:
+                place = checked.leaves_at_character
+                leaves = f"leaves the grammar at character {place}"
+                problem = "states wrong facts" if place is None else leaves
+                source = "as in the manifest" if manifest else "which is the default without a manifest"
+                return f"document {number} {problem} in the world with seed {world.seed}, {source}"
+    except BytewrightError:
+        return ""
+    return ""
 
 
 def account_excess(
