@@ -41,6 +41,8 @@ def test_check_recognises_the_book_and_the_world(run: RunCommand, tmp_path: Path
     report = json.loads(run("corpus", "check", out, "--json").out)
     stated, right = report["facts"]["fact"]
     assert (report["well_formed"], right < stated / 2) == (1.0, True), "the default world has other facts"
+    first = next(n for n, each in enumerate(report["documents"], 1) if not each["is_consistent"])
+    assert f"document {first} states wrong facts" in run("corpus", "check", out).out
     assert json.loads(run("corpus", "check", out, "--world", 8, "--json").out)["consistent"] == 1.0
 
 

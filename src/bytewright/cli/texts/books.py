@@ -24,7 +24,7 @@ from bytewright.system import usable_cores
 if TYPE_CHECKING:
     from bytewright.corpus.storybook import CheckReport, StoryCheck, Written
     from bytewright.corpus.worldbook import World
-    from bytewright.corpus.worldbook.check import WorldReport
+    from bytewright.corpus.worldbook.check import DocumentCheck, WorldReport
 
 NUM_LISTED = 10
 """How many texts outside the language are listed."""
@@ -168,8 +168,9 @@ class CheckStories:
 
     The stories are from the storybook, from the world book, or from a model that was trained on one of them;
     each ends with <|endoftext|>. The text itself shows from which book it is. A consistent story has an exact
-    probability. For any other, the output states where it leaves the grammar and which facts are wrong. The
-    facts of a world book depend on its world, which FILE.json or the options state.
+    probability. For any other, the output states where it leaves the grammar, what it contradicts, or how
+    many of its facts are wrong. The facts of a world book depend on its world, which FILE.json or the options
+    state.
 
     For example:
       bytewright corpus check samples.txt
@@ -329,10 +330,9 @@ def print_world_check(report: WorldReport, copies: float | None) -> None:
     console.print_table(("", ""), rows.items())
     _print_first(
         [
-            f"document {number:,} leaves the grammar at character {each.leaves_at_character},"
-            f" at {each.found!r}"
+            f"document {number:,} {describe_document(each)}"
             for number, each in enumerate(report.documents, 1)
-            if not each.has_shape
+            if not each.is_consistent
         ]
     )
 
@@ -342,6 +342,14 @@ def _print_first(problems: Sequence[str]) -> None:
         console.print_line(problem)
     if len(problems) > NUM_LISTED:
         console.print_line(f"and {len(problems) - NUM_LISTED:,} more; --json lists them all")
+
+
+def describe_document(document: DocumentCheck) -> str:
+    """Return where a document leaves the grammar, or else how many of its facts are wrong."""
+    if document.leaves_at_character is not None:
+        return f"leaves the grammar at character {document.leaves_at_character}, at {document.found!r}"
+    wrong = sum(stated - right for stated, right in document.facts.values())
+    return f"states wrong facts: {wrong:,} of {sum(stated for stated, _ in document.facts.values()):,}"
 
 
 def describe_problem(story: StoryCheck) -> str:
