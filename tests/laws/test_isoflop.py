@@ -108,6 +108,14 @@ def test_an_analysis_names_values_at_their_bound() -> None:
     assert not any("E is 0" in note for note in analyse(points, objective="huber", num_resamples=2).notes)
 
 
+def test_an_analysis_states_that_some_points_have_no_floor() -> None:
+    points = law_points(num_sizes=3).points
+    mixed = Points(points=[dataclasses.replace(points[0], floor=None), *points[1:]])
+    analysis = analyse(mixed, num_resamples=2)
+    assert not analysis.fits[0].known_limit
+    assert any(note.startswith("1 of 12 points") for note in analysis.notes)
+
+
 def test_the_envelope_needs_three_levels() -> None:
     parabolas = fit_parabolas(law_points(levels=(1e15, 4e15)))
     with pytest.raises(UsageError):

@@ -42,6 +42,10 @@ def test_points_are_read_from_json(tmp_path: Path) -> None:
     with pytest.raises(UsageError) as caught:
         points.kind("fact")
     assert caught.value.found == "fact"
+    below = {**more, "excess": {"word": -1e-5}}
+    with pytest.raises(UsageError) as caught:  # a model can predict some choices better than on average
+        read_points(write(tmp_path / "below.json", [below])).kind("word")
+    assert (caught.value.key, caught.value.found) == ("excess", -1e-5)
     assert len(read_points(write(tmp_path / "list.json", [POINT]))) == 1
 
 

@@ -136,6 +136,8 @@ def analyse(points: Points, *, objective: Objective = "log", num_resamples: int 
     recoveries = recover_limit(points, num_resamples=num_resamples)
     if len(np.unique(points.settings)) == len(points):
         notes.append("No setting has several seeds, so there are no intervals.")
+    if 0 < (unknown := [point.floor for point in points.points].count(None)) < len(points):
+        notes.append(f"{unknown} of {len(points)} points state no floor, so E is not known.")
     notes += _list_bounds(fits)
     return Analysis(
         points=points,

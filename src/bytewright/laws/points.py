@@ -132,6 +132,13 @@ class Points:
             listed = ", ".join(kinds) or "none"
             message = f"not every point states the excess of {name!r}; stated kinds: {listed}"
             raise UsageError(message, key="excess", expected=kinds, found=name)
+        low = min(self.points, key=lambda point: point.excess[name])
+        if low.excess[name] <= 0:
+            message = (
+                f"the excess of {name!r} must be above 0 to fit a law to it; it is {low.excess[name]:.3g}"
+                f" of {low.describe()}"
+            )
+            raise UsageError(message, key="excess", found=low.excess[name])
         points = [dataclasses.replace(each, loss=each.excess[name], floor=0.0) for each in self.points]
         return dataclasses.replace(self, points=points, title=f"{self.title}: {name}")
 
