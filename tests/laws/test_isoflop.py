@@ -108,6 +108,13 @@ def test_an_analysis_names_values_at_their_bound() -> None:
     assert not any("E is 0" in note for note in analyse(points, objective="huber", num_resamples=2).notes)
 
 
+def test_an_analysis_reports_its_progress() -> None:
+    reports: list[tuple[int, int]] = []
+    points = law_points(levels=(1e15, 4e15), num_sizes=5)
+    analyse(points, num_resamples=2, progress=lambda *each: reports.append(each))
+    assert reports == [(done, 12) for done in range(1, 13)]
+
+
 def test_an_analysis_states_that_some_points_have_no_floor() -> None:
     points = law_points(num_sizes=3).points
     mixed = Points(points=[dataclasses.replace(points[0], floor=None), *points[1:]])

@@ -339,7 +339,10 @@ class FitLaw:
         points = read_points(self.path)
         if self.kind is not None:
             points = points.kind(self.kind)
-        analysis = analyse(points, objective=self.objective, num_resamples=self.resamples)
+        with console.phase_progress("fit", "laws") as progress:
+            analysis = analyse(
+                points, objective=self.objective, num_resamples=self.resamples, progress=progress
+            )
         page = laws.write_law_report(analysis, self.out or self._own_folder())
         if self.json:
             print(json.dumps(finite(to_json(analysis)), allow_nan=False))

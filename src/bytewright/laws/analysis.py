@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from bytewright.corpus.worldbook.curves import (
     unstored_share,
 )
 from bytewright.errors import UsageError
+from bytewright.formatting import Progress
 from bytewright.laws.bootstrap import NUM_RESAMPLES, Estimate, Fit, estimate
 from bytewright.laws.isoflop import (
     Parabola,
@@ -46,6 +48,7 @@ PARAMETRIC: Mapping[str, Objective] = {
     "variable projection, linear": "linear",
 }
 ENVELOPE = "isoFLOP envelope, extrapolated"
+NUM_PROCEDURES = len(PARAMETRIC) + 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,14 +129,29 @@ class Analysis:
         return self.fits[0]
 
 
-def analyse(points: Points, *, objective: Objective = "log", num_resamples: int = NUM_RESAMPLES) -> Analysis:
-    """Fit everything to the points; raise `UsageError` if they cannot determine a law."""
+def analyse(
+    points: Points,
+    *,
+    objective: Objective = "log",
+    num_resamples: int = NUM_RESAMPLES,
+    progress: Progress | None = None,
+) -> Analysis:
+    """Fit everything to the points; raise `UsageError` if they cannot determine a law.
+
+    `progress` receives the number of fits so far and of all fits, each with its resamples.
+    """
     notes: list[str] = []
     known = [True, False] if points.floor is not None else [False]
     objectives: list[Objective] = [objective] if objective == "huber" else [objective, "huber"]
-    fits = [_fit(points, each, is_known, num_resamples) for each in objectives for is_known in known]
+    fits: list[FittedLaw] = []
+    num_fits = len(objectives) * len(known)
+    for each, is_known in product(objectives, known):
+        fits.append(_fit(points, each, is_known, num_resamples))
+        if progress:
+            progress(len(fits), num_fits + len(_list_parts(points)) * NUM_PROCEDURES)
     levels, optima = _fit_levels(points, num_resamples, notes)
-    recoveries = recover_limit(points, num_resamples=num_resamples)
+    count = None if progress is None else lambda done, total: progress(num_fits + done, num_fits + total)
+    recoveries = recover_limit(points, num_resamples=num_resamples, progress=count)
     if len(np.unique(points.settings)) == len(points):
         notes.append("No setting has several seeds, so there are no intervals.")
     if 0 < (unknown := [point.floor for point in points.points].count(None)) < len(points):
@@ -234,14 +252,22 @@ def _fit_levels(
     return levels, estimate(points, fit_optima, num_resamples=num_resamples)
 
 
-def recover_limit(points: Points, *, num_resamples: int = NUM_RESAMPLES) -> list[Recovery]:
-    """Return the E of every procedure, with all points and without the largest level of compute."""
+def _list_parts(points: Points) -> dict[str, Points]:
+    """Return all points, and those without the largest level of compute if there are several levels."""
     parts = {ALL_POINTS: points}
     levels = find_levels(points)
     if len(levels) > 1:
         is_smaller = points.compute < points.compute[levels[-1]].min()
         if is_smaller.any():
             parts[SMALLER] = points.select(is_smaller)
+    return parts
+
+
+def recover_limit(
+    points: Points, *, num_resamples: int = NUM_RESAMPLES, progress: Progress | None = None
+) -> list[Recovery]:
+    """Return the E of every procedure, with all points and without the largest level of compute."""
+    parts = _list_parts(points)
     procedures: dict[str, Callable[[Points], tuple[float, Fit]]] = {
         name: _fit_parametric(objective) for name, objective in PARAMETRIC.items()
     } | {ENVELOPE: _fit_envelope}
@@ -258,6 +284,8 @@ def recover_limit(points: Points, *, num_resamples: int = NUM_RESAMPLES) -> list
             found.append(
                 Recovery(procedure=name, data=data, estimate=recovered, reason=reason, true=points.floor)
             )
+            if progress:
+                progress(len(found), len(parts) * len(procedures))
     return found
 
 
