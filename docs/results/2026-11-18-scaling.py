@@ -1,6 +1,7 @@
 """Compute the figures of 2026-11-18-scaling.md: the measured isoFLOP runs next to the predictions.
 
-The folder `2026-11-18-scaling` has the fits with resampled seeds, which `bytewright fit` made: for test
+Its last sections compare sizes at equal tokens. The folder
+`2026-11-18-scaling` has the fits with resampled seeds, which `bytewright fit` made: for test
 documents, for those that fit into the context (`fitting`), and for the excess of facts (`facts`).
 """
 
@@ -11,11 +12,11 @@ from itertools import pairwise
 from math import log
 from pathlib import Path
 from runpy import run_path
-from statistics import mean, stdev
+from statistics import mean, median, stdev, variance
 
 from records import percent, result, spell
 
-from bytewright.laws.inference import Difference, compare_means, holm
+from bytewright.laws.inference import Difference, compare_means, holm, incomplete_beta
 
 NAME = "2026-11-18-scaling"
 measured = result(f"{NAME}.json")
@@ -262,18 +263,33 @@ def at_rate(width: int, lr: float) -> float:
 
 # Equal tokens
 
-EQUAL_TOKENS = 40_370_176
-found_at = [
-    run
-    for run in measured["runs"]
-    if run["tokens"] == EQUAL_TOKENS and run["lr"] == measured["lr"] and run["sweep"] != "repeat"
-]
-of_width: dict[int, dict[int, float]] = {}
-for run in sorted(found_at, key=lambda it: (it["width"], it["seed"])):
-    of_width.setdefault(run["width"], {})[run["seed"]] = run["test_bits_per_byte"]
+EQUAL_TOKENS, TWICE = 40_370_176, 80_740_352
+ByWidth = dict[int, dict[int, float]]
+at_rate_of_all = [run for run in measured["runs"] if run["lr"] == measured["lr"] and run["sweep"] != "repeat"]
+runs_of: dict[tuple[int, int], dict[int, dict]] = {}
+"""Runs at the chosen rate by seed, for each width and number of tokens."""
+for run in sorted(at_rate_of_all, key=lambda it: (it["width"], it["tokens"], it["seed"])):
+    runs_of.setdefault((run["width"], run["tokens"]), {})[run["seed"]] = run
+
+
+def losses_at(tokens: int) -> ByWidth:
+    """Return the losses after a number of tokens by width and seed."""
+    return {
+        width: {seed: run["test_bits_per_byte"] for seed, run in found.items()}
+        for (width, read), found in runs_of.items()
+        if read == tokens
+    }
+
+
+equal, twice = losses_at(EQUAL_TOKENS), losses_at(TWICE)
 parameters = {width: n for n, width in widths.items()}
-LARGEST = max(of_width)
-COMPARED = [width for width, found in of_width.items() if len(found) > 2 and width != LARGEST]
+LARGEST = 1280
+assert max(equal) == max(twice) == LARGEST
+
+
+def compared(of_width: ByWidth) -> list[int]:
+    """Return the widths with several seeds, without the largest one."""
+    return [width for width, found in of_width.items() if len(found) > 2 and width != LARGEST]
 
 
 def pooled_deviation(*groups: dict[int, float]) -> float:
@@ -282,7 +298,7 @@ def pooled_deviation(*groups: dict[int, float]) -> float:
     return (squares / sum(len(group) - 1 for group in groups)) ** 0.5
 
 
-def size_rows():
+def size_rows(of_width: ByWidth):
     yield "N, millions", "width", "seeds", "loss", "deviation", "above E"
     for width, found in of_width.items():
         loss = mean(found.values())
@@ -296,53 +312,78 @@ def size_rows():
         )
 
 
-def apart(width: int) -> float:
-    """Return the difference of the mean losses of a width and of the largest one."""
+def apart(of_width: ByWidth, width: int) -> float:
+    """Return the difference of the means of a width and of the largest one."""
     return mean(of_width[width].values()) - mean(of_width[LARGEST].values())
 
 
-def in_deviations(width: int) -> float:
-    return apart(width) / pooled_deviation(of_width[width], of_width[LARGEST])
+def median_apart(of_width: ByWidth, width: int) -> float:
+    return median(of_width[width].values()) - median(of_width[LARGEST].values())
+
+
+def in_deviations(of_width: ByWidth, width: int) -> float:
+    return apart(of_width, width) / pooled_deviation(of_width[width], of_width[LARGEST])
 
 
 CHI_SQUARED = 1.2373, 14.4494
 """The quantiles 0.025 and 0.975 of the chi-squared distribution with 6 degrees of freedom."""
-runs_of_128 = len(of_width[128]) + len(of_width[LARGEST])
-assert runs_of_128 - 2 == 6
+runs_of_128 = len(equal[128]) + len(equal[LARGEST])
+assert runs_of_128 == len(twice[128]) + len(twice[LARGEST]) == 6 + 2
 
 
-def deviations_interval() -> str:
-    """Return the 95 % interval of `in_deviations(128)`; only the pooled deviation is uncertain."""
-    low, high = (in_deviations(128) * (quantile / 6) ** 0.5 for quantile in CHI_SQUARED)
+def deviations_interval(of_width: ByWidth) -> str:
+    """Return the 95 % interval of `in_deviations(of_width, 128)`; only the pooled deviation is uncertain."""
+    low, high = (in_deviations(of_width, 128) * (quantile / 6) ** 0.5 for quantile in CHI_SQUARED)
     return f"{low:.0f} to {high:.0f}"
 
 
-def paired(width: int) -> Difference:
+def paired(of_width: ByWidth, width: int) -> Difference:
     found = compare_means(of_width[width], of_width[LARGEST])
     assert found is not None
     assert found.is_paired
     return found
 
 
-def apart_rows():
+def apart_rows(of_width: ByWidth):
     yield (
         f"width, compared with {LARGEST:,}", "difference of means", "in pooled deviations",
         "in deviations of this width", f"in deviations of {LARGEST:,}", "paired difference",
     )  # fmt: skip
-    for width in COMPARED:
+    for width in compared(of_width):
+        difference = apart(of_width, width)
+        found = paired(of_width, width)
         yield (
             width,
-            f"{apart(width):.4f}",
-            f"{in_deviations(width):.1f}",
-            f"{apart(width) / stdev(of_width[width].values()):.1f}",
-            f"{apart(width) / stdev(of_width[LARGEST].values()):.1f}",
-            f"{paired(width).value:.4f} ± {paired(width).half_width():.4f}",
+            f"{difference:.4f}",
+            f"{in_deviations(of_width, width):.1f}",
+            f"{difference / stdev(of_width[width].values()):.1f}",
+            f"{difference / stdev(of_width[LARGEST].values()):.1f}",
+            f"{found.value:.4f} ± {found.half_width():.4f}",
         )
 
 
-assert max(in_deviations(width) for width in of_width if width < LARGEST) < 20, "the goal is missed"
-highest_p = max(holm([paired(width).p_value for width in COMPARED]))
-assert highest_p < 0.05, "every difference is significant"
+assert compared(twice) == [128]
+assert apart(twice, 128) > 20 * stdev(twice[LARGEST].values())
+assert all(twice[128][seed] > loss for seed, loss in twice[LARGEST].items())
+for of_width in (equal, twice):
+    assert max(in_deviations(of_width, width) for width in compared(of_width)) < 20, "the goal is missed"
+p_values = [[paired(found, width).p_value for width in compared(found)] for found in (equal, twice)]
+highest_p = max(holm(p_values[0]))
+assert highest_p < 0.05, "every difference at equal tokens is significant"
+p_of_all = holm([*p_values[0], *p_values[1]])
+assert [p < 0.05 for p in p_of_all] == [False, True, False, False, False]
+
+
+def more_variance_p(few: dict[int, float], many: dict[int, float]) -> float:
+    """Return the two-sided p-value of the F test of equal variances of two groups."""
+    degrees = len(few) - 1, len(many) - 1
+    ratio = variance(many.values()) / variance(few.values())
+    below = incomplete_beta(
+        degrees[1] * ratio / (degrees[1] * ratio + degrees[0]), degrees[1] / 2, degrees[0] / 2
+    )
+    return 2 * min(below, 1 - below)
+
+
 at_other_rate = [
     run for run in measured["runs"] if run["sweep"] == "isotoken" and run["lr"] != measured["lr"]
 ]
@@ -355,7 +396,8 @@ repeat_shift = abs(repeat["test_bits_per_byte"] - original["test_bits_per_byte"]
 repeat_deviation = stdev(losses(settings[repeat["parameters"], repeat["tokens"]]))
 by_sweep = Counter(run["sweep"] for run in measured["runs"])
 num_isotoken = by_sweep["isotoken"]
-num_rates = len(measured["runs"]) - len(measured["points"]) - num_isotoken - by_sweep["repeat"]
+num_long = by_sweep["isotoken_long"]
+num_rates = len(measured["runs"]) - len(measured["points"]) - num_isotoken - num_long - by_sweep["repeat"]
 
 lowest = min(mean(losses(group)) for group in settings.values())
 share_of = recovered("test"), recovered("fitting")
@@ -373,7 +415,10 @@ best_size_exponent = fits["test"]["optima"]["best_size_exponent"]
 FIGURES = [
     f"{len(measured['runs'])} runs on one H200",
     f"{len(measured['points'])} runs are points of",
-    f"{num_isotoken} runs compare sizes at equal tokens",
+    f"{num_isotoken} runs compare sizes at {EQUAL_TOKENS / MILLION:.1f} million tokens",
+    f"{num_long} runs, of 2026-11-19, compare two sizes at {TWICE / MILLION:.1f} million tokens",
+    f"differences are less than the goal of 20 standard deviations, at {EQUAL_TOKENS / MILLION:.1f} and at"
+    f" {TWICE / MILLION:.1f} million tokens",
     f"{num_rates} runs served to choose",
     f"the entropy E is {floor:.5f} bits per byte",
     f"There are {num_seeds.total()} settings of width and tokens, of which {num_seeds[5]} have five seeds",
@@ -397,13 +442,24 @@ FIGURES = [
     f"costs {at_rate(512, 0.002) - at_rate(512, 0.008):.4f} bits per byte",
     f"exponent of compute is {interval(best_size_exponent, 2)}",
     f"all sizes read {EQUAL_TOKENS / MILLION:.1f} million tokens",
-    list(size_rows()),
-    list(apart_rows()),
-    f"{in_deviations(64):.1f} pooled deviations",
-    f"by {in_deviations(128):.1f}",
+    list(size_rows(equal)),
+    list(apart_rows(equal)),
+    f"{in_deviations(equal, 64):.1f} pooled deviations",
+    f"by {in_deviations(equal, 128):.1f}",
     f"comes from {runs_of_128} runs",
-    f"this figure is wide: {deviations_interval()}",
+    f"this figure is wide: {deviations_interval(equal)}",
     f"the largest p is {highest_p:.3f}",
+    f"widths 128 and 1,280 read {TWICE / MILLION:.1f} million tokens",
+    list(size_rows(twice)),
+    list(apart_rows(twice)),
+    f"its p is {p_values[1][0]:.3f}",
+    f"only one p is below 0.05, and the others are {p_of_all[0]:.3f}",
+    f"differ by {in_deviations(twice, 128):.1f} pooled deviations (95 % interval"
+    f" {deviations_interval(twice)})",
+    f"The medians differ by {median_apart(twice, 128):.4f}, the means by {apart(twice, 128):.4f}",
+    f"{apart(twice, 128):.4f} instead of {apart(equal, 128):.4f}",
+    f"{stdev(twice[128].values()):.5f} instead of {stdev(equal[128].values()):.5f}",
+    f"an F test of the two variances has p = {more_variance_p(equal[128], twice[128]):.2f}",
     f"{len(at_other_rate)} earlier runs",
     f"width {repeat['width']}, {repeat['tokens'] / MILLION:.1f} million tokens",
     f"ended at {repeat['test_bits_per_byte']:.5f} instead of {original['test_bits_per_byte']:.5f}",
@@ -413,7 +469,6 @@ FIGURES = [
 GIVEN = {
     "after 100 readings": "the predictions",
     '"100 readings" are': "the predictions",
-    "width 192) and": "the recipe",
     "context of 512 tokens": "the recipes",
     "20 standard deviations": "the goal that the sweep states",
     "width 1,280": "the recipe",
@@ -429,4 +484,11 @@ GIVEN = {
     "95 % t intervals": "the usual level",
     "fewer than 20 million tokens": "the bound of `early`",
     "Above 50 million": "the bound of `late`",
+    "80.7 million tokens": "the recipe",
+    "40.4 million tokens": "the recipe",
+    "more than 20 deviations": "the goal",
+    "deviation of width 128": "the recipe",
+    "at width 128": "the recipe",
+    "widths 128 and 1,280 have been run, but not widths 256 and 512": "the recipe",
+    "(width 192), which": "the recipe",
 }
