@@ -1,6 +1,6 @@
 """Compute the figures of 2026-11-18-scaling.md: the measured isoFLOP runs next to the predictions.
 
-Its last sections compare sizes at equal tokens. The folder
+Its last sections compare sizes at equal tokens, and the seeds of one size by kind of choice. The folder
 `2026-11-18-scaling` has the fits with resampled seeds, which `bytewright fit` made: for test
 documents, for those that fit into the context (`fitting`), and for the excess of facts (`facts`).
 """
@@ -12,7 +12,7 @@ from itertools import pairwise
 from math import log
 from pathlib import Path
 from runpy import run_path
-from statistics import mean, median, stdev, variance
+from statistics import correlation, mean, median, stdev, variance
 
 from records import percent, result, spell
 
@@ -384,6 +384,164 @@ def more_variance_p(few: dict[int, float], many: dict[int, float]) -> float:
     return 2 * min(below, 1 - below)
 
 
+# The excess of each seed, by kind of choice
+
+VARYING = "recall", "mention", "recent thing", "result"
+Excess = dict[str, float]
+
+
+def excess_of(run, name: str = "test") -> Excess:
+    """Return the excess of a run in bits per byte by kind of choice."""
+    documents, found = measured["sets"][name], {}
+    for (kind, _, _), bits, true in zip(
+        documents["cells"], run["model_bits"][name], documents["true_bits"], strict=True
+    ):
+        found[kind] = found.get(kind, 0.0) + (bits - true) / documents["bytes"]
+    return found
+
+
+def without(run, *left_out: str, name: str = "test") -> float:
+    """Return the excess of a run without some kinds of choice."""
+    return sum(value for kind, value in excess_of(run, name).items() if kind not in left_out)
+
+
+def excess_without(tokens: int, *left_out: str, name: str = "test") -> ByWidth:
+    """Return the excess without some kinds, by width and seed, of the sizes with the same tokens."""
+    return {
+        width: {seed: without(run, *left_out, name=name) for seed, run in found.items()}
+        for (width, read), found in runs_of.items()
+        if read == tokens
+    }
+
+
+long_settings = {
+    setting: list(found.values())
+    for setting, found in runs_of.items()
+    if setting[1] >= EQUAL_TOKENS and len(found) > 2
+}
+assert all(
+    abs(run["test_bits_per_byte"] - floor - without(run)) < 1e-6
+    for found in long_settings.values()
+    for run in found
+), "the kinds add up to the loss above E"
+
+
+def share_of_recall(width: int, tokens: int) -> float:
+    """Return which share of the variance of the excess disappears without recall."""
+    found = long_settings[width, tokens]
+    return 1 - variance([without(run, "recall") for run in found]) / variance([without(run) for run in found])
+
+
+def variation_rows():
+    """Yield the deviations over seeds of the excess and of its parts."""
+    yield "width", "D, millions", "seeds", "total", *VARYING, "all other kinds", "total without recall"
+    for (width, tokens), found in long_settings.items():
+        parts = [[excess_of(run)[kind] for run in found] for kind in VARYING]
+        parts.append([without(run, *VARYING) for run in found])
+        total = [without(run) for run in found]
+        rest = [without(run, "recall") for run in found]
+        cells = (f"{stdev(values):.5f}" for values in [total, *parts, rest])
+        yield width, f"{tokens / MILLION:.1f}", len(found), *cells
+
+
+def recall_bits(run, decade: str) -> float:
+    """Return the mean bits of a recall at distances of a decade; the true bits are 0."""
+    documents = measured["sets"]["test"]
+    place = documents["cells"].index(["recall", "-", decade])
+    assert documents["true_bits"][place] == 0
+    return run["model_bits"]["test"][place] / documents["choices"][place]
+
+
+NEAR, FAR = "10-99", "100-999"
+CONTEXT = 512
+bytes_per_token = measured["sets"]["test"]["bytes"] / measured["sets"]["test"]["tokens"]
+
+
+def recall_rows():
+    yield (
+        "width", "D, millions", f"bits per recall at distance {NEAR}, by seed".replace("-", "–"),
+        f"at distance {FAR}, by seed".replace("-", "–"),
+    )  # fmt: skip
+    for (width, tokens), found in long_settings.items():
+        cells = (", ".join(f"{recall_bits(run, decade):.2f}" for run in found) for decade in (NEAR, FAR))
+        yield width, f"{tokens / MILLION:.1f}", *cells
+
+
+excesses = [excess_of(run) for run in long_settings[128, EQUAL_TOKENS]]
+assert correlation([each["recall"] for each in excesses], [each["mention"] for each in excesses]) < -0.5
+by_setting = {
+    setting: stdev([excess_of(run)["recent thing"] for run in found])
+    for setting, found in long_settings.items()
+}
+assert max(by_setting, key=lambda setting: by_setting[setting]) == (64, EQUAL_TOKENS)
+assert share_of_recall(256, 69_681_152) < 0
+
+
+def nears(width: int) -> list[float]:
+    """Return the bits per recall at the nearer distance of the runs of a width in the table."""
+    return [recall_bits(run, NEAR) for (w, _), found in long_settings.items() if w == width for run in found]
+
+
+near_of_128 = nears(128)
+BETWEEN = 0.8
+"""A number of bits between the two groups of runs of width 128."""
+lower = [bits for bits in near_of_128 if bits < BETWEEN]
+upper = [bits for bits in near_of_128 if bits >= BETWEEN]
+num_lower = [
+    sum(recall_bits(run, NEAR) < BETWEEN for run in long_settings[128, tokens])
+    for tokens in (EQUAL_TOKENS, 54_116_352, TWICE)
+]
+highest_of_wide = max(bits for (width, _) in long_settings if width > 128 for bits in nears(width))
+longest_of_128 = runs_of[128, 216_432_640][0]
+shortest = runs_of[512, 5_341_184]
+at_chance = mean(recall_bits(run, FAR) for run in shortest.values())
+of_192 = {seed: recall_bits(run, FAR) for seed, run in runs_of[192, 113_033_216].items()}
+far_of_128 = {seed: recall_bits(run, FAR) for seed, run in runs_of[128, TWICE].items()}
+lowest_far = min(far_of_128, key=lambda seed: far_of_128[seed])
+assert sorted(of_192, key=lambda seed: of_192[seed])[:2] == [1, 4]
+assert lowest_far == 1
+recalls = {
+    width: [excess_of(run)["recall"] for run in runs_of[width, TWICE].values()] for width in (128, LARGEST)
+}
+assert min(recalls[128]) < min(recalls[LARGEST])
+
+
+LEFT_OUT = ((), ("recall",), ("mention",), ("recall", "mention"))
+
+
+def left_out_rows():
+    yield (
+        "D, millions", "left out", "difference of means", "pooled deviation", "in pooled deviations",
+        "95 % interval", "validation documents", "documents that fit",
+    )  # fmt: skip
+    for tokens in (EQUAL_TOKENS, TWICE):
+        for kinds in LEFT_OUT:
+            found = excess_without(tokens, *kinds)
+            others = (excess_without(tokens, *kinds, name=name) for name in ("validation", "fitting"))
+            yield (
+                f"{tokens / MILLION:.1f}",
+                " and ".join(kinds) or "nothing",
+                f"{apart(found, 128):.5f}",
+                f"{pooled_deviation(found[128], found[LARGEST]):.5f}",
+                f"{in_deviations(found, 128):.1f}",
+                deviations_interval(found),
+                *(f"{in_deviations(each, 128):.1f}" for each in others),
+            )
+
+
+assert all(
+    int(deviations_interval(excess_without(tokens, *kinds)).split()[0]) < 20
+    for tokens in (EQUAL_TOKENS, TWICE)
+    for kinds in LEFT_OUT
+), "all lower limits are below 20"
+
+
+def highest_without_one_kind(tokens: int) -> float:
+    """Return the highest `in_deviations` of width 128 if one kind other than recall is left out."""
+    kinds = [kind for kind in excess_of(longest_of_128) if kind != "recall"]
+    return max(in_deviations(excess_without(tokens, kind), 128) for kind in kinds)
+
+
 at_other_rate = [
     run for run in measured["runs"] if run["sweep"] == "isotoken" and run["lr"] != measured["lr"]
 ]
@@ -460,6 +618,35 @@ FIGURES = [
     f"{apart(twice, 128):.4f} instead of {apart(equal, 128):.4f}",
     f"{stdev(twice[128].values()):.5f} instead of {stdev(equal[128].values()):.5f}",
     f"an F test of the two variances has p = {more_variance_p(equal[128], twice[128]):.2f}",
+    list(variation_rows()),
+    f"Without recall, the variance is {percent(share_of_recall(128, TWICE))} lower at width 128 and"
+    f" {TWICE / MILLION:.1f} million tokens",
+    f"{percent(share_of_recall(192, 113_033_216))} lower at width 192",
+    f"and {percent(share_of_recall(LARGEST, TWICE))} lower at width 1,280 and {TWICE / MILLION:.1f} million",
+    list(recall_rows()),
+    f"after {shortest[0]['tokens'] / MILLION:.1f} million tokens has not learned to recall: it needs"
+    f" {at_chance:.1f} bits",
+    f"at least {CONTEXT // 2} preceding tokens",
+    f"about {round(CONTEXT / 2 * bytes_per_token, -1):,.0f} characters",
+    f"{len(lower)} of the {len(near_of_128)} runs need {min(lower):.2f} to {max(lower):.2f} bits",
+    f"the other {len(upper)} need {min(upper):.2f} to {max(upper):.2f}",
+    f"contains {num_lower[0]}, {num_lower[1]} and {num_lower[2]} of five seeds",
+    f"with {longest_of_128['tokens'] / MILLION:.1f} million tokens, which has one seed, needs"
+    f" {recall_bits(longest_of_128, NEAR):.2f}",
+    f"need at most {highest_of_wide:.2f}",
+    f"seeds 1 and 4 need {of_192[1]:.2f} and {of_192[4]:.2f} bits",
+    f"the other three {min(of_192[0], of_192[2], of_192[3]):.2f} to"
+    f" {max(of_192[0], of_192[2], of_192[3]):.2f}",
+    f"seed {lowest_far} needs {far_of_128[lowest_far]:.2f} bits",
+    f"the other four {min(bits for seed, bits in far_of_128.items() if seed != lowest_far):.2f} to"
+    f" {max(far_of_128.values()):.2f}",
+    f"the lowest excess of recall at width 128 is {min(recalls[128]):.5f}",
+    f"the lowest at width 1,280 is {min(recalls[LARGEST]):.5f}",
+    list(left_out_rows()),
+    f"by {in_deviations(excess_without(TWICE, 'recall'), 128):.1f} pooled deviations without recall",
+    f"differ by {in_deviations(excess_without(EQUAL_TOKENS, 'recall'), 128):.1f} without recall",
+    f"is at most {highest_without_one_kind(EQUAL_TOKENS):.1f} at {EQUAL_TOKENS / MILLION:.1f} million tokens"
+    f" and {highest_without_one_kind(TWICE):.1f} at {TWICE / MILLION:.1f} million tokens",
     f"{len(at_other_rate)} earlier runs",
     f"width {repeat['width']}, {repeat['tokens'] / MILLION:.1f} million tokens",
     f"ended at {repeat['test_bits_per_byte']:.5f} instead of {original['test_bits_per_byte']:.5f}",
@@ -486,9 +673,23 @@ GIVEN = {
     "Above 50 million": "the bound of `late`",
     "80.7 million tokens": "the recipe",
     "40.4 million tokens": "the recipe",
+    "at 40.4 and 54.1 million tokens": "the recipes",
+    "69.7 million tokens": "the table of variation",
     "more than 20 deviations": "the goal",
+    "more than 20 without": "the goal",
+    "below 20": "the goal",
+    "at least 40 million tokens": "the condition of `long_settings`",
+    "rate of 2e-3:": "the record of the runs",
     "deviation of width 128": "the recipe",
+    "At width 128": "the recipe",
     "at width 128": "the recipe",
+    "at width 64 and": "the recipe",
+    "At width 256": "the recipe",
+    "At width 192": "the recipe",
+    "distance of 10 to 99, width 128": "the cells of the record",
+    "distance of 100 to 999": "the cells of the record",
+    "compares widths 128 and 1,280": "the recipe",
     "widths 128 and 1,280 have been run, but not widths 256 and 512": "the recipe",
+    "seeds of width 128": "the recipe",
     "(width 192), which": "the recipe",
 }
