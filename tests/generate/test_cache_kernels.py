@@ -110,6 +110,8 @@ def test_slots_with_kernels_continue_prompts_as_generate_does(monkeypatch: pytes
     alone = Generator(model)
     batch = SlotBatch(decoder, len(texts), num_ids=61, can_capture=False)
     batch.is_on_gpu = decoder.has_kernel = True
+    batch.packs_first = batch._compare_packed()
+    assert batch.packs_first
     chosen: dict[int, list[int]] = {}
     waiting = dict.fromkeys(range(len(texts)), 0)
     num_tokens = []
@@ -137,3 +139,19 @@ def test_slots_with_kernels_continue_prompts_as_generate_does(monkeypatch: pytes
     for slot, text in enumerate(texts):
         (completion,) = alone.generate([text], sampling, first_row=slot)
         assert chosen[slot] + steps[slot] == completion.ids
+
+
+def test_prompts_are_not_packed_if_their_bits_depend_on_their_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prompt_chunks, "FIRST_TOKENS", 64)
+    decoder = make_decoder(DEFAULT)
+    batch = SlotBatch(decoder, 2, num_ids=61, can_capture=False)
+    read = decoder.read_packed
+
+    def read_unequally(*given: Any) -> torch.Tensor:
+        hidden = read(*given)
+        hidden[17] = hidden[17].nextafter(torch.tensor(torch.inf))
+        return hidden
+
+    assert batch._compare_packed()
+    monkeypatch.setattr(decoder, "read_packed", read_unequally)
+    assert not batch._compare_packed()

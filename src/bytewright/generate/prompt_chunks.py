@@ -167,6 +167,10 @@ class ChunkLayout:
         ids += [self.idle_id] * (FIRST_TOKENS - len(ids))
         return torch.cat((table.flatten(), torch.tensor(ids))), places
 
+    def repeat_first(self, ids: Sequence[int]) -> list[PromptChunk]:
+        """Return as many first chunks with these tokens, all of the idle slot, as one call can read."""
+        return [PromptChunk(self.idle_slot, 0, ids)] * min(FIRST_CHUNKS, FIRST_TOKENS // len(ids))
+
     def unpack_first(self, packed: Int[Tensor, " numbers"]) -> tuple[ChunkTable, Int[Tensor, " tokens"]]:
         """Return the table and the ids of first chunks."""
         return ChunkTable(packed[:-FIRST_TOKENS].view(-1, ChunkTable.NUM_COLUMNS)), packed[-FIRST_TOKENS:]

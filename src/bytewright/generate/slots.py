@@ -5,7 +5,8 @@ prompts and chooses the tokens after them, and `launch` steps all slots. What ha
 changes the bits of another:
 
 - A chunk of a prompt is read in a shape that depends on the prompt only. A GPU reads first chunks in one
-  shape, their tokens packed one after the other, and later chunks in another one.
+  shape, their tokens packed one after the other, and later chunks in another one. When the batch is created,
+  `_compare_packed` reads one text at many places of the first shape. If a bit differs, it is not used.
 - A step has the full shape, all slots and the whole context, or a smaller one. When the batch is created,
   `_find_equal_shapes` runs random tokens in every smaller shape. Shapes that changed a bit are never used:
   matrix libraries select their algorithm, and so the order of additions, by shape.
@@ -41,6 +42,9 @@ from bytewright.model.cuda_graph import CudaGraphFunction, capture_after_run
 
 FEWEST_POSITIONS = 64
 """The smallest number of cache positions that a step reads; the others are its doubles, up to the context."""
+
+PROBED_TOKENS = 15
+"""The length of the text that `_compare_packed` reads. It is odd, so texts begin at many offsets of tiles."""
 
 PROBED_LAYERS = 32
 """How many layers must have equal results, over all probing steps, before a number of rows is used.
@@ -113,6 +117,8 @@ class SlotBatch:
         self._shapes: set[tuple[int, int]] = set()
         if not self.is_on_gpu:
             self._find_equal_shapes()
+        self.packs_first = self.is_on_gpu and decoder.has_kernel and self._compare_packed()
+        """Whether a GPU reads the first chunks of prompts packed one after the other."""
         self.has_equal_rows = self._compare_rows()
         """Whether a token has the same bits in every slot."""
 
@@ -132,11 +138,11 @@ class SlotBatch:
         """Return which chunks the next call of `read` may get: the first, and others that fit."""
         if not self.is_on_gpu:
             return [0]
-        return select_chunks(chunks, packs_first=self.decoder.has_kernel)
+        return select_chunks(chunks, packs_first=self.packs_first)
 
     def _is_packed(self, chunk: PromptChunk) -> bool:
         """Return whether a GPU reads the tokens of a chunk packed with those of others."""
-        return self.decoder.has_kernel and chunk.start == 0
+        return self.packs_first and chunk.start == 0
 
     def read(self, chunks: Sequence[PromptChunk]) -> ReadChunks:
         """Read chunks that `select` has chosen, and choose the tokens after prompts that are complete."""
@@ -344,6 +350,16 @@ class SlotBatch:
         for buffer in self.cache.keys + self.cache.values:
             buffer.zero_()
         return torch.equal(logits, logits[:1].expand_as(logits))
+
+    @torch.inference_mode()
+    def _compare_packed(self) -> bool:
+        """Return whether a packed text has the same hidden states at every place of the call."""
+        generator = torch.Generator().manual_seed(0)
+        ids = torch.randint(self.decoder.config.vocab_size, (PROBED_TOKENS,), generator=generator).tolist()
+        packed, places = self._chunks.pack_first(self._chunks.repeat_first(ids[: self.capacity]))
+        hidden, *_ = self._read_first(None, send(packed, self.decoder.device))
+        texts = [hidden[place.start : place.stop] for place in places]
+        return all(torch.equal(text, texts[0]) for text in texts)
 
 
 def doubles(first: int, last: int) -> list[int]:
