@@ -10,6 +10,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from bytewright.corpus.file_formats import SIGNATURE_BYTES, find_binary_kind
 from bytewright.tokenizer.reference import (
     count_words_reference,
     extend_reference,
@@ -53,7 +54,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def write_files(folder: Path, contents: Sequence[bytes]) -> list[Path]:
-    """Write each content to a separate file, replacing the files of the previous example."""
+    """Write each content to a separate file, replacing the files of the previous example.
+
+    Files that begin like a binary format are rejected, so examples with such a content are discarded.
+    """
+    assume(not any(find_binary_kind(content[:SIGNATURE_BYTES]) for content in contents))
     paths = [folder / f"{number:04}.txt" for number in range(len(contents))]
     for path, content in zip(paths, contents, strict=True):
         path.write_bytes(content)
