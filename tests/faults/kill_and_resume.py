@@ -1,9 +1,11 @@
 """Train in child processes that are killed, and resume each time; `test_resume` runs this script.
 
-Each child is forked, so torch is loaded once. It is killed by SIGKILL before its k-th disk operation, during
-its k-th forward pass, or after k milliseconds. Usage: `kill_and_resume.py FOLDER SEED NUM_KILLS KIND…` trains
-the config in `FOLDER/config.json` twice: `FOLDER/whole` without interruption and `FOLDER/killed` with kills.
-Both start from the weights in `FOLDER/init`, if it exists. It prints the kills.
+Each child is forked, so torch and its compiler, which a run imports, are loaded once. It is killed by SIGKILL
+before its k-th disk operation, during its k-th forward pass, or after k milliseconds.
+
+Usage: `kill_and_resume.py FOLDER SEED NUM_KILLS KIND…` trains the config in `FOLDER/config.json` twice:
+`FOLDER/whole` without interruption and `FOLDER/killed` with kills. Both start from the weights in
+`FOLDER/init`, if it exists. It prints the kills.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import time
 from pathlib import Path
 
 import torch
+import torch._dynamo
 from rich.console import Console
 from torch import Tensor
 

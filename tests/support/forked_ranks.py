@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch._dynamo
 
 from bytewright.parallel.rank_group import VARIABLES, RankGroup
 
@@ -26,8 +27,8 @@ def run_ranks(num_ranks: int, function: Callable[..., Any], *args: Any, may_die:
 
     With `may_die`, the result of a rank that was killed is None.
 
-    The processes are forked, so they need not import torch again, and compute with one thread, because a
-    fork has no threads of its parent.
+    The processes are forked, so they need not import torch and its compiler again, and compute with one
+    thread, because a fork has no threads of its parent.
     """
     context = multiprocessing.get_context("fork")
     results = context.Queue()
