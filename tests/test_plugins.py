@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.overrides import _get_current_function_mode_stack
 
 from bytewright import plugins
 from bytewright.errors import FormatError, StorageError, UsageError
@@ -149,6 +150,8 @@ def test_a_plugin_that_changes_the_defaults_of_torch_is_rejected(write: Write, c
     with rejects(UsageError, path=path, key="plugin"):
         load_plugin(path)
     assert torch.get_default_device().type == "cpu"
+    stack = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
+    assert not stack, "every operation of torch would call Python"
     assert torch.zeros(1).dtype == torch.float32
 
 

@@ -164,7 +164,8 @@ def _unchanged_defaults(subject: str = "it") -> Iterator[None]:
     torch = sys.modules.get("torch")
     if torch is None or (found := _read_defaults(torch)) == before:
         return
-    torch.set_default_device(before[0])
+    # Without a default device, torch does not call Python for each operation.
+    torch.set_default_device(None if before[0] == "cpu" else before[0])
     torch.set_default_dtype(getattr(torch, before[1].removeprefix("torch.")))
     message = (
         f"{subject} changes torch's default device or type to {' and '.join(found)}, which all other code"
