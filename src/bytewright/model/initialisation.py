@@ -84,5 +84,6 @@ def random_stream(seed: int, name: str) -> Iterator[None]:
     """Seed torch's random numbers on the CPU by `seed` and `name` in the block, and restore them after it."""
     digest = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little")
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(mix_key(seed, digest))
+        # torch.manual_seed also seeds all other devices, and without them formats three stack traces.
+        torch.default_generator.manual_seed(mix_key(seed, digest))
         yield

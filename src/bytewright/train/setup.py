@@ -218,7 +218,8 @@ def dtype_of(precision: Precision) -> torch.dtype | None:
 def build_model(config: TrainConfig, device: torch.device) -> TransformerLM:
     """Return the initial model on `device`: weights in fp32, computation in the precision of the config."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(mix_key(config.seed, 1))  # not the seed itself, which orders the data
+        # Not the seed itself, which orders the data.
+        torch.default_generator.manual_seed(mix_key(config.seed, 1))
         model = TransformerLM(config.model, dtype=torch.float32, compute_dtype=dtype_of(config.precision))
     initialise(model, mix_key(config.seed, 1))
     return model.to(device)
