@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
@@ -159,19 +160,44 @@ def write_sampled(folder: Path) -> Path:
 
 
 def rerun_unchecked(request: pytest.FixtureRequest) -> bool:
-    """Run a test again in a process without run-time type checks; return False in that process."""
+    """Run a test again in a process without run-time type checks; return False in that process.
+
+    The first call runs all tests of the module that call this function, in one process, because it takes
+    three seconds to start it.
+    """
     if os.environ.get("BYTEWRIGHT_UNCHECKED"):
         return False
-    test = f"{request.path}::{request.node.name}"
+    tests = tuple(
+        item.nodeid
+        for item in request.session.items
+        if item.path == request.path and "rerun_unchecked" in item.function.__code__.co_names  # type: ignore[attr-defined]
+    )
+    slow = ("--slow",) if request.config.getoption("--slow") else ()
+    output = _run_unchecked(request.config.rootpath, (*slow, *tests))
+    assert f"PASSED {request.node.nodeid}" in output.splitlines(), output[-3000:]
+    return True
+
+
+@functools.cache
+def _run_unchecked(root: Path, arguments: tuple[str, ...]) -> str:
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "--slow", "--show-capture=no", "-p", "no:cacheprovider", test],
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-rA",
+            "--show-capture=no",
+            "-p",
+            "no:cacheprovider",
+            *arguments,
+        ],
         env={**os.environ, "BYTEWRIGHT_UNCHECKED": "1"},
-        cwd=request.config.rootpath,
+        cwd=root,
         capture_output=True,
         text=True,
     )
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    return True
+    return done.stdout + done.stderr
 
 
 def metrics_without_clock(run: Path) -> list[dict[str, Any]]:
