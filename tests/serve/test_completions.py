@@ -303,7 +303,7 @@ def test_models_and_tokens_are_described(client: openai.OpenAI, server: RunningS
 )
 def test_a_wrong_option_is_rejected_by_name(server: RunningServer, changes: dict[str, Any], key: str) -> None:
     body = json.dumps({"prompt": "a", "max_tokens": 1, **changes})
-    response = httpx2.post(f"{server.url}/v1/completions", content=body, timeout=HANG_SECONDS)
+    response = httpx2.post(f"{server.url}/v1/completions", content=body, timeout=HANG_SECONDS, verify=False)
     assert response.status_code == 400, response.text
     assert response.json()["error"]["param"] == key
     assert "\n" not in response.json()["error"]["message"]
@@ -313,7 +313,7 @@ def test_a_wrong_option_is_rejected_by_name(server: RunningServer, changes: dict
     "body", [b"", b"{", b"[]", b"\xff", b'{"n": NaN}', b'{"a": 1, "a": 1}', b"[" * 5000, b'{"n": 1e999}']
 )
 def test_a_body_that_is_not_an_object_is_rejected(server: RunningServer, body: bytes) -> None:
-    response = httpx2.post(f"{server.url}/v1/completions", content=body, timeout=HANG_SECONDS)
+    response = httpx2.post(f"{server.url}/v1/completions", content=body, timeout=HANG_SECONDS, verify=False)
     assert response.status_code == 400
     assert response.json()["error"]["type"] == "invalid_request_error"
     assert response.json()["error"]["param"] is None
@@ -375,7 +375,7 @@ def test_a_request_may_name_the_model_but_no_other(
 def test_other_paths_and_methods_are_rejected(
     server: RunningServer, method: str, path: str, status: int
 ) -> None:
-    response = httpx2.request(method, server.url + path, timeout=HANG_SECONDS)
+    response = httpx2.request(method, server.url + path, timeout=HANG_SECONDS, verify=False)
     assert response.status_code == status
     assert response.json()["error"]["code"] == status
     assert ("/v1/completions" in response.json()["error"]["message"]) == (status == 404)

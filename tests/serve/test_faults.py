@@ -63,7 +63,9 @@ def test_a_full_queue_is_answered_with_429_and_a_time(server: RunningServer) -> 
 def test_a_large_body_is_answered_with_413(server: RunningServer, is_chunked: bool) -> None:
     body = b'{"prompt": "' + b"a" * 100_000 + b'"}'
     content = iter([body[:50_000], body[50_000:]]) if is_chunked else body
-    response = httpx2.post(f"{server.url}/v1/completions", content=content, timeout=HANG_SECONDS)
+    response = httpx2.post(
+        f"{server.url}/v1/completions", content=content, timeout=HANG_SECONDS, verify=False
+    )
     assert response.status_code == 413
 
 

@@ -67,7 +67,7 @@ class Opened:
         """Return the events of `/api/write/stream`."""
         body = {"run": self.ids[run], "ids": ids, **options}
         url = f"{self.studio.url}/api/write/stream"
-        with httpx2.stream("POST", url, json=body, timeout=HANG_SECONDS) as response:
+        with httpx2.stream("POST", url, json=body, timeout=HANG_SECONDS, verify=False) as response:
             assert response.status_code == 200, response.read()
             return list(read_events(response))
 
@@ -195,7 +195,7 @@ def test_a_client_that_leaves_ends_its_generation(opened: Opened, monkeypatch: p
     monkeypatch.setattr(write, "stream_with_logits", slow_stream)
     body = {"run": opened.ids["run"], "ids": encode_document(opened.tokenizer, ""), "max_tokens": 250}
     url = f"{opened.studio.url}/api/write/stream"
-    with httpx2.stream("POST", url, json=body | {"seed": 4}, timeout=HANG_SECONDS) as response:
+    with httpx2.stream("POST", url, json=body | {"seed": 4}, timeout=HANG_SECONDS, verify=False) as response:
         next(read_events(response))
     studio = opened.studio.server.studio
     deadline = time.monotonic() + HANG_SECONDS

@@ -21,7 +21,9 @@ from studios import write_run
 def test_a_signal_ends_the_studio_and_its_open_streams(tmp_path: Path, number: int, code: int) -> None:
     write_run(tmp_path / "run")
     server = RunningServer(tmp_path, command="studio")
-    with httpx2.stream("GET", f"{server.url}/api/runs/events", timeout=HANG_SECONDS) as response:
+    with httpx2.stream(
+        "GET", f"{server.url}/api/runs/events", timeout=HANG_SECONDS, verify=False
+    ) as response:
         lines = response.iter_lines()
         assert next(lines) == "event: runs"
         assert server.stop(number) == code

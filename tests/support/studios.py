@@ -102,7 +102,7 @@ class OpenStudio:
         self.server, self.port = server, port
         self.url = f"http://127.0.0.1:{port}"
         unlimited = httpx2.Limits(max_connections=None)
-        self.client = httpx2.Client(base_url=self.url, timeout=HANG_SECONDS, limits=unlimited)
+        self.client = httpx2.Client(base_url=self.url, timeout=HANG_SECONDS, limits=unlimited, verify=False)
 
     def get(self, path: str, **options: Any) -> httpx2.Response:
         """Send a GET request."""
