@@ -392,6 +392,18 @@ def test_keys_open_views_and_switch_the_colours(page: Page) -> None:
     assert page.script("return document.activeElement.className") == "skip"
 
 
+def test_a_view_that_is_left_does_not_change_the_address(page: Page) -> None:
+    page.open("runs")
+    page.until(lambda: page.all(".runs li"))
+    page.script("""
+        const sort = document.querySelector(".view-runs select");
+        location.hash = "#/tokenizer";  // the page opens the view in a later event
+        sort.selectedIndex = 1;
+        sort.dispatchEvent(new Event("change"));
+    """)
+    page.find(".view-tokenizer h1")
+
+
 def test_the_page_asks_for_the_key(driver: Any, folder: Path) -> None:
     with open_studio(folder, api_key=KEY) as studio:
         page = Page(driver, studio.url)

@@ -36,7 +36,8 @@ async function openView() {
     studio,
     params,
     setParams(values) {
-      if (signal.aborted) return;
+      // The address can already be that of the next view, which is opened by a later event.
+      if (signal.aborted || readAddress().view !== view) return;
       for (const [key, value] of Object.entries(values)) {
         if (value === null || value === undefined || value === "") params.delete(key);
         else params.set(key, value);
