@@ -31,7 +31,8 @@ $(VENV)/.installed: $(VENV)/bin/python pyproject.toml constraints.txt $(RUST)
 demo: setup  ## train a tokenizer and a model on generated stories: about four minutes on two cores
 	@$(BIN)/bytewright demo
 
-test: setup  ## lint, Rust tests, Python tests; CI runs this
+# The Rust checks run while lint-python installs the package.
+test:  ## lint, Rust tests, Python tests; CI runs this
 	@$(MAKE) --no-print-directory --jobs $(WORKERS) lint-python lint-rust check-rust
 	@echo "Running the Python tests in $(WORKERS) processes."
 	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile
