@@ -15,7 +15,7 @@ CASES = {
     ("gpt2", 32, 768): "GPT-2 small, 32 prompts of 768 tokens",
     ("base", 1, 16): "base model, 1 prompt of 16 tokens",
 }
-GOALS = {case: goal for case, goal in zip(CASES, (5_000, 5_000, 80_000, 50_000, 8_500), strict=True)}
+GOALS = dict(zip(CASES, (5_000, 5_000, 80_000, 50_000, 8_500), strict=True))
 SHAPES = {"gpt2": "GPT-2 small", "base": "base model"}
 ATTENTION = {
     "gpt2-66": "GPT-2 small, 256 sequences of 66 tokens",
@@ -75,20 +75,28 @@ def change_rows():
     reading, chunks = measured["reading"]["32 x 768, kernels"], measured["reading"]["first chunks, graph"]
     steps = measured["steps of 256 rows"]
     yield ("microseconds", "before", "after")
-    rows = [
-        ("product with the head, 256 rows: 50,304 columns instead of 50,257", heads[256, 50257], heads[256, 50304]),
-        ("product with the head, 32 rows: the same", heads[32, 50257], heads[32, 50304]),
-        ("kernels that read 32 prompts of 768 tokens", reading["before"], reading["now"]),
-        ("first chunks, GPT-2 small: 512 packed tokens instead of 32 × 64", chunks["gpt2 32 x 64"], chunks["gpt2 512 packed"]),
-        ("first chunks, base model: the same", chunks["base 32 x 64"], chunks["base 512 packed"]),
-        ("step, GPT-2 small, 32 rows, 768 tokens: whole sequences", step("whole", 768, "splits"), step("whole", 768)),
-        ("step, GPT-2 small, 32 rows, 16 tokens: the same", step("whole", 16, "splits"), step("whole", 16)),
-        ("step, GPT-2 small, 32 rows, 768 tokens: two chains", step("whole", 768), step("whole", 768, "chains")),
-        ("step, GPT-2 small, 32 rows, 16 tokens: the same", step("whole", 16), step("whole", 16, "chains")),
-        ("step, GPT-2 small, 256 rows: all changes", steps["gpt2"]["before"], steps["gpt2"]["now"]),
-        ("step, base model, 256 rows: all changes", steps["base"]["before"], steps["base"]["now"]),
-    ]  # fmt: skip
-    yield from ((name, f"{before:,.0f}", f"{after:,.0f}") for name, before, after in rows)
+    same, gpt2 = "the same", "GPT-2 small"
+    rows = {
+        "product with the head, 256 rows: 50,304 columns instead of 50,257": (
+            heads[256, 50257],
+            heads[256, 50304],
+        ),
+        f"product with the head, 32 rows: {same}": (heads[32, 50257], heads[32, 50304]),
+        "kernels that read 32 prompts of 768 tokens": (reading["before"], reading["now"]),
+        f"first chunks, {gpt2}: 512 packed tokens instead of 32 × 64": (
+            chunks["gpt2 32 x 64"],
+            chunks["gpt2 512 packed"],
+        ),
+        f"first chunks, base model: {same}": (chunks["base 32 x 64"], chunks["base 512 packed"]),
+    }
+    changes = ("whole sequences", "splits", "now"), ("two chains", "now", "chains")
+    for change, old, new in changes:
+        for tokens in (768, 16):
+            times = step("whole", tokens, old), step("whole", tokens, new)
+            rows[f"step, {gpt2}, 32 rows, {tokens} tokens: {change}"] = times
+    for shape, name in SHAPES.items():
+        rows[f"step, {name}, 256 rows: all changes"] = steps[shape]["before"], steps[shape]["now"]
+    yield from ((name, f"{before:,.0f}", f"{after:,.0f}") for name, (before, after) in rows.items())
 
 
 def rounds(shape, steps):
