@@ -35,7 +35,7 @@ demo: setup  ## train a tokenizer and a model on generated stories: about four m
 test:  ## lint, Rust tests, Python tests; CI runs this
 	@$(MAKE) --no-print-directory --jobs $(WORKERS) lint-python lint-rust check-rust
 	@echo "Running the Python tests in $(WORKERS) processes."
-	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile
+	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 test-oldest: $(OLDEST)/.installed  ## tests of the packages that use torch, with the oldest supported torch and numpy
 	@$(OLDEST)/bin/python -m pytest -q -n $(WORKERS) --dist loadfile \

@@ -71,7 +71,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--slow", action="store_true", help="also run the tests marked slow")
 
 
+LONGEST = ("test_torchrun", "test_resume", "test_storybook_files", "test_account_memory")
+"""The modules that take longest run first, so that no process is left with one of them at the end."""
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    order = {name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: order.get(item.path.stem, len(order)))
     if config.getoption("--slow"):
         return
     skip = pytest.mark.skip(reason="slow; run with --slow")
