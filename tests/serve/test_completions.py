@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 import threading
@@ -18,8 +19,11 @@ from bytewright.errors import FormatError
 from bytewright.generate import Generator, SamplingConfig
 from bytewright.generate.interpret import token_losses
 from bytewright.generate.text import encode_prompt, stop_tokens_of
-from bytewright.model import TransformerLM
+from bytewright.model import ModelConfig, TransformerLM
+from bytewright.serve.app import make_app
+from bytewright.serve.guard import GuardOptions
 from bytewright.serve.protocol import read_completion
+from bytewright.serve.service import EngineOptions, LoadedModel, Service
 from bytewright.storage.json_reader import Json
 from bytewright.tokenizer import Tokenizer
 from bytewright.train import Run
@@ -322,6 +326,31 @@ def test_a_body_that_is_not_an_object_is_rejected(server: RunningServer, body: b
 def test_a_prompt_may_fill_the_context_if_it_is_only_scored(server: RunningServer) -> None:
     options = {"prompt": [[5] * 160, [5]], "max_tokens": 0, "echo": True, "logprobs": 0}
     assert len(server.complete(**options)["choices"][0]["logprobs"]["tokens"]) == 160
+
+
+@pytest.mark.parametrize(
+    ("prompt", "place"), [("", "prompt"), ([256], "prompt"), (["a", [5, 256]], "prompt[1]")]
+)
+def test_ids_that_the_tokenizer_has_and_the_model_lacks_are_rejected_by_prompt(
+    words: Tokenizer, prompt: object, place: str
+) -> None:
+    """The vocabulary of a tokenizer can be larger than that of the model. An empty text is the end token."""
+    config = ModelConfig(vocab_size=256, context_length=16, d_model=8, num_layers=1, num_heads=1)
+
+    async def request() -> dict[str, Any]:
+        service = Service(EngineOptions(num_slots=1))
+        service.load(LoadedModel(TransformerLM(config), words, "tiny"), asyncio.get_running_loop())
+        transport = httpx2.ASGITransport(app=make_app(service, GuardOptions()))
+        async with httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+            response = await client.post("/v1/completions", json={"prompt": prompt})
+        await service.stop()
+        assert response.status_code == 400, response.text
+        error: dict[str, Any] = response.json()["error"]
+        return error
+
+    error = asyncio.run(request())
+    assert error["param"] == place
+    assert error["message"].startswith(f"request: {place} has the id ")
 
 
 def test_ids_are_read_without_an_object_for_each(words: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:

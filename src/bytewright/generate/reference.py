@@ -82,8 +82,11 @@ def check_prompts(config: ModelConfig, prompts: Sequence[Sequence[int]], *, slid
         check_ids(config, prompt, f"prompt {number}")
 
 
-def check_ids(config: ModelConfig, ids: Sequence[int], name: str) -> None:
-    """Raise `UsageError` if an id is not in the vocabulary of the model; `name` is what has the ids."""
+def check_ids(config: ModelConfig, ids: Sequence[int], name: str, *, key: str = "prompts") -> None:
+    """Raise `UsageError` if an id is not in the vocabulary of the model.
+
+    `name` is what has the ids, and `key` is the option of the user.
+    """
     with contextlib.suppress(TypeError, OverflowError):
         numbers = array("q", list(ids))  # `array` would read bytes as the memory of its numbers
         if not numbers or (min(numbers) >= 0 and max(numbers) < config.vocab_size):
@@ -92,7 +95,7 @@ def check_ids(config: ModelConfig, ids: Sequence[int], name: str) -> None:
         if not _is_index(id) or not 0 <= id < config.vocab_size:
             raise UsageError(
                 f"{name} has the id {id} at position {place}; ids must be from 0 to {config.vocab_size - 1}",
-                key="prompts",
+                key=key,
                 found=id,
             )
 

@@ -123,7 +123,7 @@ class Completions:
         loaded = self.service.loaded
         request = read_completion(await Request(scope, receive).body(), loaded.tokenizer)
         _check_model(request.model, loaded)
-        request.check_lengths(loaded.model.config.context_length)
+        request.check_prompts(loaded.model.config)
         jobs = request.jobs()
         for job in jobs:
             self.service.engine.check(job)

@@ -20,7 +20,9 @@ from starlette.responses import Response
 
 from bytewright.errors import FormatError, UsageError, shorten, suggest
 from bytewright.generate import SamplingConfig
+from bytewright.generate.reference import check_ids
 from bytewright.generate.text import encode_prompt, stop_tokens_of
+from bytewright.model import ModelConfig
 from bytewright.serve.jobs import Job
 from bytewright.storage.json_reader import Json, parse_json
 from bytewright.tokenizer import Tokenizer
@@ -75,17 +77,21 @@ class CompletionRequest:
             for copy in range(self.n)
         ]
 
-    def check_lengths(self, context_length: int) -> None:
-        """Raise if a prompt leaves no room for a token in a context, or does not fit if none is requested."""
-        limit = context_length - min(1, self.sampling.max_new_tokens)
+    def check_prompts(self, model: ModelConfig) -> None:
+        """Raise if a prompt is too long for the context of a model, or has an id that the model lacks.
+
+        A prompt must leave room for one token, unless no token is requested.
+        """
+        limit = model.context_length - min(1, self.sampling.max_new_tokens)
         for number, (_, ids) in enumerate(self.prompts):
+            place = "prompt" if len(self.prompts) == 1 else f"prompt[{number}]"
             if len(ids) > limit:
-                place = "prompt" if len(self.prompts) == 1 else f"prompt[{number}]"
                 message = (
-                    f"request: {place} has {len(ids)} tokens, but the model's context is {context_length};"
-                    f" shorten it to at most {limit} tokens"
+                    f"request: {place} has {len(ids)} tokens, but the model's context is"
+                    f" {model.context_length}; shorten it to at most {limit} tokens"
                 )
                 raise FormatError(message, key=place, expected=limit, found=len(ids))
+            check_ids(model, ids, f"request: {place}", key=place)
 
     def usage(self, num_new_tokens: int) -> dict[str, int]:
         """Return the numbers of tokens; each prompt counts once."""
