@@ -8,6 +8,7 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
+import pytest
 import uvicorn
 from starlette.requests import Request
 from starlette.responses import Response
@@ -128,6 +129,31 @@ def test_data_that_is_not_http_is_answered_with_400_as_json() -> None:
         assert await reader.read() == b""
 
     with_server(answer_at_once, use)
+
+
+def test_clients_cannot_cause_warnings_but_errors_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+    async def use(connect: Callable[[], Awaitable[Connection]]) -> None:
+        reader, writer = await connect()
+        writer.write(b"hello\r\n\r\n")
+        assert (await read_response(reader))[0] == 400
+        for upgrade in ("websocket", "h2c"):
+            reader, writer = await connect()
+            headers = f"Connection: Upgrade\r\nUpgrade: {upgrade}\r\n\r\n"
+            writer.write(REQUEST.removesuffix(b"\r\n") + headers.encode())
+            assert (await read_response(reader))[0] == 200
+
+    async def fail(scope: Scope, receive: Receive, send: Send) -> None:
+        raise ValueError("of the app")
+
+    async def use_failing(connect: Callable[[], Awaitable[Connection]]) -> None:
+        reader, writer = await connect()
+        writer.write(REQUEST)
+        assert (await reader.readline()).startswith(b"HTTP/1.1 500")
+
+    with_server(answer_at_once, use)
+    assert caplog.messages == []
+    with_server(fail, use_failing)
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
 
 
 def test_a_broken_body_of_an_answered_request_ends_the_connection() -> None:

@@ -245,6 +245,9 @@ class LimitedProtocol(H11Protocol):
 
     The end of a client's data counts as a disconnect, which cancels its jobs: a client that ends only its
     sending side cannot be distinguished from one that closes its connection.
+
+    Warnings about a connection are not logged: data that is not HTTP and requests for a WebSocket cause them,
+    so any client could fill the log. Errors are.
     """
 
     header_seconds = 10.0
@@ -253,6 +256,8 @@ class LimitedProtocol(H11Protocol):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
+        self.logger = logging.getLogger("uvicorn.error.connection")
+        self.logger.setLevel(logging.ERROR)
         self._header_timer: asyncio.TimerHandle | None = None
         self._write_timer: asyncio.TimerHandle | None = None
 
