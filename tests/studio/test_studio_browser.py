@@ -309,6 +309,7 @@ def test_a_damaged_tokenizer_is_not_shown_at_first(driver: Any, tmp_path: Path) 
         shown = [ui.Select(each).first_selected_option.text for each in page.all("section select")]
         assert shown == ["b", "d"]
         assert not page.all(".problem")
+        assert page.messages() == []  # a failed request would be reported
         ui.Select(page.all("section select")[1]).select_by_visible_text("c")
         page.until(lambda: page.text(".problem").startswith("c/vocabulary.json"))
         driver.get("about:blank")

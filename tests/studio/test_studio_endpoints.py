@@ -247,6 +247,19 @@ def test_tokens_are_the_text_and_merges_build_them(studio: OpenStudio, folder: P
             assert (merge["left"], merge["right"]) == (show_token(left), show_token(right))
 
 
+def test_the_first_tokenizer_that_can_be_read_is_used(tmp_path: Path) -> None:
+    for name in ("a", "b", "c"):
+        write_tokenizer(tmp_path / name, 270)
+    (tmp_path / "a" / "vocabulary.json").write_text("{")
+    with open_studio(tmp_path) as studio:
+        ids = [each["id"] for each in studio.get("/api/tokenizer").json()["tokenizers"]]
+        found = studio.post("/api/tokenizer/encode", {"tokenizer": ["gone", *ids], "text": "cat"})
+        assert found.json()["tokenizer"] == ids[1]
+        damaged = studio.post("/api/tokenizer/encode", {"tokenizer": [ids[0], "gone"], "text": "cat"})
+        assert damaged.status_code == 400
+        assert damaged.json()["error"]["message"].startswith("a/vocabulary.json")
+
+
 @pytest.mark.parametrize(
     ("path", "body", "status"),
     [
@@ -256,6 +269,9 @@ def test_tokens_are_the_text_and_merges_build_them(studio: OpenStudio, folder: P
         ("/api/tokenizer/encode", {"tokenizer": "SMALL", "text": "a" * 500_001}, 400),
         ("/api/tokenizer/encode", {"tokenizer": "SMALL", "text": "a" * 2**20}, 413),
         ("/api/tokenizer/encode", {"tokenizer": "SMALL", "text": "a", "path": "/etc"}, 400),
+        ("/api/tokenizer/encode", {"tokenizer": ["a", "b"], "text": "a"}, 404),
+        ("/api/tokenizer/encode", {"tokenizer": [], "text": "a"}, 400),
+        ("/api/tokenizer/encode", {"tokenizer": ["a"] * 17, "text": "a"}, 400),
         ("/api/tokenizer/token", {"tokenizer": "SMALL", "token": 10**9}, 404),
         ("/api/tokenizer/token", {"tokenizer": "SMALL", "token": -1}, 404),
         ("/api/calculator/propose", {"parameters": 10}, 400),

@@ -1,8 +1,9 @@
 """The endpoints of the view Tokenizer: the tokenizers of the folder, the tokens of a text, and their merges.
 
 A text is sent as JSON and answered with one entry per token. A token that ends inside a character has no
-text; the page shows its bytes. The merges of a token are listed in the order of their creation, which is the
-order in which encoding applies them.
+text; the page shows its bytes. A request can list several tokenizers; the first that can be read is used, so
+that a page does not begin with the error of a damaged one. The merges of a token are listed in the order of
+their creation, which is the order in which encoding applies them.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,9 +21,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from bytewright.errors import FormatError
+from bytewright.errors import BytewrightError, FormatError
 from bytewright.serve.guard import RejectedError
 from bytewright.serve.protocol import json_response, read_body
+from bytewright.storage.json_reader import Json
 from bytewright.studio.context import Studio
 from bytewright.studio.folder import TOKENIZER_FILES
 from bytewright.tokenizer import Tokenizer, Vocabulary
@@ -34,6 +36,8 @@ MAX_TEXT_BYTES = 500_000
 MAX_TOKENS = 4000
 """How many tokens of a text are described; the counts are those of the whole text."""
 MAX_MERGES = 200
+MAX_CANDIDATES = 16
+"""How many tokenizers a request can list."""
 NUM_LOADED = 8
 """How many tokenizers stay in memory."""
 
@@ -78,6 +82,16 @@ class TokenizerCache:
                 self._loaded.popitem(last=False)
         return loaded
 
+    def load_first(self, ids: Sequence[str]) -> tuple[str, LoadedTokenizer]:
+        """Return the first tokenizer that can be read, with its id; if none can, raise the first error."""
+        errors = []
+        for id in ids:
+            try:
+                return id, self.load(id)
+            except BytewrightError as error:
+                errors.append(error)
+        raise errors[0]
+
 
 def make_routes(studio: Studio) -> list[BaseRoute]:
     """Return the endpoints."""
@@ -92,8 +106,8 @@ def make_routes(studio: Studio) -> list[BaseRoute]:
         if len(text.encode(errors="surrogatepass")) > MAX_TEXT_BYTES:
             message = f"the text is longer than {MAX_TEXT_BYTES:,} bytes; shorten it"
             raise FormatError(message, key="text", expected=MAX_TEXT_BYTES)
-        loaded = await studio.compute(cache.load, body["tokenizer"].as_text())
-        return json_response(await studio.compute(describe_text, loaded, text))
+        id, loaded = await studio.compute(cache.load_first, read_candidates(body["tokenizer"]))
+        return json_response({"tokenizer": id, **await studio.compute(describe_text, loaded, text)})
 
     async def show_merges(request: Request) -> Response:
         body = await read_body(request, ["tokenizer", "token"])
@@ -105,6 +119,16 @@ def make_routes(studio: Studio) -> list[BaseRoute]:
         Route("/api/tokenizer/encode", encode, methods=["POST"]),
         Route("/api/tokenizer/token", show_merges, methods=["POST"]),
     ]
+
+
+def read_candidates(tokenizer: Json) -> list[str]:
+    """Return the ids of the tokenizers of a request: one id, or a list of them."""
+    if not isinstance(tokenizer.value, list):
+        return [tokenizer.as_text()]
+    ids = [each.as_text() for each in tokenizer.elements()]
+    if not 0 < len(ids) <= MAX_CANDIDATES:
+        raise tokenizer.error(f"an id, or 1 to {MAX_CANDIDATES} of them")
+    return ids
 
 
 def describe_tokenizers(studio: Studio) -> list[dict[str, Any]]:

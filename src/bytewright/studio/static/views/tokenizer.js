@@ -7,7 +7,7 @@ const EXAMPLE = "Once upon a time, a naïve little dragon counted 1,234 sheep.\n
 const LONGEST_PARAM = 1500;
 const MAX_CHARACTERS = 150_000; // of at most 3 bytes each; the server accepts 500,000 bytes
 const NUM_COLOURS = 6;
-const MAX_TRIED = 4; // tokenizers, until one can be read
+const MAX_TRIED = 16; // tokenizers, until one can be read; the server accepts no more
 const HINT = "Point at a token, or move with the arrow keys, to see its merges.";
 
 export async function mount(element, context) {
@@ -90,7 +90,6 @@ class Panel {
     this.signal = signal;
     this.id = "";
     this.text = "";
-    this.hasFailed = false;
     this.tokens = [];
     this.merges = new Map(); // id of a token → its description
     this.request = null;
@@ -123,17 +122,13 @@ class Panel {
     this.merges.clear();
   }
 
-  /** Show the first of some tokenizers, or another one if it is damaged. */
+  /** Show the first of some tokenizers that can be read, or the error of the first. */
   async open(ids) {
-    for (const id of ids.slice(0, MAX_TRIED)) {
-      this.choose(id);
-      await this.encode();
-      if (!this.hasFailed) return;
-    }
+    this.choose(ids[0]);
+    await this.encode(ids.slice(0, MAX_TRIED));
   }
 
-  async encode() {
-    this.hasFailed = false;
+  async encode(ids = [this.id]) {
     this.request?.abort();
     this.request = new AbortController();
     const signal = AbortSignal.any([this.request.signal, this.signal]);
@@ -143,13 +138,13 @@ class Panel {
       return;
     }
     try {
-      const answer = await postJson("/api/tokenizer/encode", { tokenizer: this.id, text: this.text }, { signal });
+      const answer = await postJson("/api/tokenizer/encode", { tokenizer: ids, text: this.text }, { signal });
+      if (answer.tokenizer !== this.id) this.choose(answer.tokenizer);
       this.problem?.remove();
       this.body.hidden = false;
       this.draw(answer);
     } catch (error) {
       if (isAbort(error)) return;
-      this.hasFailed = true;
       this.problem?.remove();
       this.problem = h("div", { class: "panel" });
       this.body.before(this.problem);
