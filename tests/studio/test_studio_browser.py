@@ -14,7 +14,10 @@ from typing import Any
 import pytest
 
 from browser_pages import CSS, Keys, Page, open_browser, ui, webdriver
+from bytewright.model import ModelConfig, TransformerLM
+from bytewright.storage.json_reader import dump_json, read_json, with_checksum, without_checksum
 from bytewright.train.metrics_log import MetricsLog
+from bytewright.train.run_model import write_imported_model
 from studios import (
     OpenStudio,
     append_records,
@@ -27,6 +30,8 @@ from studios import (
 
 VIEWS = ("runs", "tokenizer", "write", "inside", "calculator")
 KEY = "correct horse"
+NONE = "\u2013"
+"""What the comparison of runs shows for a setting that a run does not have."""
 
 
 @pytest.fixture(scope="module")
@@ -207,6 +212,39 @@ def test_a_broken_or_diverged_run_hides_nothing_of_the_others(driver: Any, tmp_p
         page.until(lambda: ids["sweep/broken"] not in page.driver.current_url)
         driver.get("about:blank")
     assert page.messages() == []
+
+
+def test_an_imported_model_is_compared_in_the_settings_that_it_has(driver: Any, tmp_path: Path) -> None:
+    vocabulary = write_tokenizer(tmp_path / "sweep" / "tokenizer", 270).vocabulary
+    config = ModelConfig(vocab_size=300, context_length=16, d_model=16, num_layers=2, num_heads=2)
+    for name, lr in (("first", 1e-3), ("second", 3e-3)):
+        write_run(tmp_path / "sweep" / name, lr=lr)
+    write_imported_model(tmp_path / "sweep" / "imported", TransformerLM(config), vocabulary, source=tmp_path)
+    recorded = tmp_path / "sweep" / "first" / "config.json"
+    fields = without_checksum(read_json(recorded), recorded)
+    fields["loss"] = {"name": "my_loss", "options": {"gamma": 2}}
+    del fields["norms_every"]  # as if the run had been written by an earlier version
+    recorded.write_bytes(dump_json(with_checksum(fields)))
+    with open_studio(tmp_path) as studio:
+        page, ids = Page(driver, studio.url), studio.run_ids()
+        names = [f"sweep/{name}" for name in ("first", "second", "imported")]
+        page.open(f"runs?ids={','.join(ids[name] for name in names)}")
+        page.until(lambda: len(page.all(".compare tbody")) == 2)
+        heads = [each.text for each in page.all(".compare thead span")[1:]]
+        rows = page.all(".compare tbody")[1].find_elements(CSS, "tr")[1:]
+        found = {}
+        for row in rows:
+            values = [each.text for each in row.find_elements(CSS, "td")]
+            found[row.find_element(CSS, "th").text] = dict(zip(heads, values, strict=True))
+        driver.get("about:blank")
+    assert page.messages() == []
+    assert found["init.source"] == {"first": NONE, "second": NONE, "imported": str(tmp_path)}
+    assert {name: values for name, values in found.items() if not name.startswith("init.")} == {
+        "model.num_layers": {"first": "1", "second": "1", "imported": "2"},
+        "optimizer.lr": {"first": "0.001", "second": "0.003", "imported": NONE},
+        "loss.name": {"first": "my_loss", "second": "cross_entropy", "imported": NONE},
+        "loss.options.gamma": {"first": "2", "second": NONE, "imported": NONE},
+    }
 
 
 def test_a_chart_labels_its_ticks_with_all_digits(driver: Any, tmp_path: Path) -> None:

@@ -95,7 +95,10 @@ function drawComparison(runs, { settings: settingsOf, colourOf }) {
   const settings = runs.map((run) => settingsOf.get(run.id) ?? {});
   const readable = settings.filter((each) => Object.keys(each).length); // a broken run has no settings
   const keys = [...new Set(readable.flatMap((each) => Object.keys(each)))].filter((key) => !key.startsWith("data."));
-  const differing = keys.filter((key) => new Set(readable.map((each) => String(each[key] ?? "–"))).size > 1);
+  const differing = keys.filter((key) => {
+    const compared = readable.filter((each) => key in each || isNone(each, key));
+    return new Set(compared.map((each) => String(each[key] ?? "–"))).size > 1;
+  });
   const line = ([name, values], className = "") => h(
     "tr",
     { class: className },
@@ -138,6 +141,17 @@ function drawComparison(runs, { settings: settingsOf, colourOf }) {
     ),
     drawReports([...new Map(runs.flatMap((run) => run.reports).map((report) => [report.id, report])).values()]),
   );
+}
+
+/**
+ * Return whether a run without a setting has the value "none": it has no initial weights, or its optimizer, loss
+ * or other part has no such option. Other runs without a setting are not compared in it, such as imported
+ * models, which have no settings of training.
+ */
+function isNone(settings, key) {
+  const part = key.match(/^(.+?)[._]options\./)?.[1]; // of optimizer.options.beta or model.norm_options.eps
+  const hasPart = () => Object.keys(settings).some((each) => each.startsWith(part));
+  return key.startsWith("init.") || (part !== undefined && hasPart());
 }
 
 function drawSamples(runs, { samples, colourOf }) {
