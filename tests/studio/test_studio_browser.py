@@ -414,6 +414,15 @@ def test_sliders_change_the_costs_at_once(page: Page) -> None:
     page.until(lambda: page.figure("Energy").endswith(" MWh"))
 
 
+def test_a_link_with_heads_and_no_key_value_heads_means_as_many_of_both(page: Page) -> None:
+    found = []
+    for sizes in ("num_heads=8&num_kv_heads=8", "num_heads=8"):
+        page.open(f"calculator?{sizes}")
+        page.until(lambda: page.figure("Parameters") or page.text(".calc-problem"))
+        found.append(page.figure("Parameters"))
+    assert found[0] == found[1]
+
+
 def test_keys_open_views_and_switch_the_colours(page: Page) -> None:
     page.open("runs")
     page.until(lambda: page.all(".runs li"))

@@ -39,15 +39,18 @@ class Calculator {
   }
 
   readParams() {
+    const { params } = this.context;
     for (const target of [this.shape, this.setup]) {
       for (const key of Object.keys(target)) {
-        const text = this.context.params.get(key);
+        const text = params.get(key);
         if (text === null) continue;
         if (typeof target[key] === "boolean") target[key] = text === "true";
         else if (typeof target[key] === "number") target[key] = isNumber(Number(text)) ? Number(text) : target[key];
         else target[key] = text;
       }
     }
+    // As in a recipe; the number of the preset may not divide the number of heads.
+    if (params.get("num_heads") !== null && params.get("num_kv_heads") === null) this.shape.num_kv_heads = this.shape.num_heads;
   }
 
   build(element) {
