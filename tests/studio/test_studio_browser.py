@@ -414,6 +414,21 @@ def test_sliders_change_the_costs_at_once(page: Page) -> None:
     page.until(lambda: page.figure("Energy").endswith(" MWh"))
 
 
+HUGE = "num_layers=126&d_model=16384&num_heads=64&d_ff=65536&context_length=131072&vocab_size=200000"
+
+
+@pytest.mark.parametrize("shape", [HUGE, "num_layers=1&d_model=2&num_heads=1&d_ff=1&context_length=1"])
+def test_absurd_figures_fit_their_place(page: Page, shape: str) -> None:
+    page.open(f"calculator?{shape}&num_tokens=2200000000000000&device=rtx4060", width=390)
+    page.until(lambda: page.figure("Parameters"))
+    assert page.overflowing() == []
+    if shape == HUGE:
+        assert page.figure("Time") == "19.3 M years"
+        assert page.figure("Compute of the run").endswith(" RFLOP")
+    else:
+        assert page.figure("Largest batch").endswith(" M")
+
+
 def test_a_link_with_heads_and_no_key_value_heads_means_as_many_of_both(page: Page) -> None:
     found = []
     for sizes in ("num_heads=8&num_kv_heads=8", "num_heads=8"):

@@ -1,5 +1,7 @@
 /** Numbers and tokens as text. */
 
+const PREFIXES = ["", "k", "M", "G", "T", "P", "E", "Z", "Y", "R", "Q"];
+
 /** 1234567 → "1,234,567" */
 export function formatInteger(value) {
   return isNumber(value) ? Math.round(value).toLocaleString("en") : "–";
@@ -17,17 +19,17 @@ export function formatCount(value) {
 
 /** 3.9e18 → "3.90 EFLOP" */
 export function formatFlops(value) {
-  return scale(value, 1000, [" FLOP", " kFLOP", " MFLOP", " GFLOP", " TFLOP", " PFLOP", " EFLOP", " ZFLOP", " YFLOP"]);
+  return scale(value, 1000, PREFIXES.map((prefix) => ` ${prefix}FLOP`));
 }
 
 /** 144936960 → "145 MB" (decimal units) */
 export function formatBytes(value) {
-  return scale(value, 1000, [" B", " kB", " MB", " GB", " TB", " PB", " EB"]);
+  return scale(value, 1000, PREFIXES.map((prefix) => ` ${prefix}B`));
 }
 
 /** 41800 kilowatt hours → "41.8 MWh" */
 export function formatEnergy(value) {
-  return isNumber(value) ? scale(1000 * value, 1000, [" Wh", " kWh", " MWh", " GWh", " TWh", " PWh"]) : "–";
+  return isNumber(value) ? scale(1000 * value, 1000, PREFIXES.map((prefix) => ` ${prefix}Wh`)) : "–";
 }
 
 function scale(value, base, units) {
@@ -42,14 +44,16 @@ function scale(value, base, units) {
   return `${value < 0 ? "−" : ""}${scaled.toFixed(digits)}${units[power]}`;
 }
 
-/** 3725 → "1 h 2 min" */
+/** 3725 → "1 h 2 min"; 8.6e12 → "273 k years" */
 export function formatSeconds(value) {
   if (!isNumber(value)) return "–";
   if (value < 1) return value < 0.001 ? `${(value * 1e6).toFixed(0)} µs` : `${(value * 1000).toFixed(value < 0.01 ? 1 : 0)} ms`;
   if (value < 10) return `${value.toFixed(1)} s`;
   const units = [["d", 86400], ["h", 3600], ["min", 60], ["s", 1]];
   const first = units.findIndex(([, size]) => value >= size);
-  if (value >= 730 * 86400) return `${formatInteger(value / 86400 / 365.25)} years`;
+  const years = value / 86400 / 365.25;
+  if (years >= 10_000) return `${formatCount(years)} years`;
+  if (years >= 2) return `${formatInteger(years)} years`;
   if (value >= 100 * 86400) return `${formatInteger(value / 86400)} d`;
   const [unit, size] = units[first];
   if (!units[first + 1]) return `${Math.round(value)} s`;

@@ -276,7 +276,7 @@ class Calculator {
       ),
       figure(
         "Largest batch",
-        formatInteger(costs.largest_batch),
+        costs.largest_batch < 1e6 ? formatInteger(costs.largest_batch) : formatCount(costs.largest_batch),
         costs.largest_batch === 0 ? "not even one sequence fits" : "sequences that fit",
       ),
       figure(
