@@ -16,6 +16,7 @@ from bytewright.errors import BytewrightError, UsageError
 from bytewright.laws.analysis import analyse, to_json
 from bytewright.laws.law import Law
 from bytewright.laws.points import Point, Points, read_points
+from bytewright.report.laws import table_of_exponents, table_of_recovery
 from bytewright.train.metrics import finite
 from conftest import RunCommand
 
@@ -117,6 +118,17 @@ def test_the_command_writes_a_page_and_json(tmp_path: Path, run: RunCommand) -> 
     low, high = fitted["values"]["a"]["interval"]
     assert low < fitted["values"]["a"]["value"] < high
     assert [each["name"] for each in written["predictions"]] == ["a (parameters)", "b (tokens)"]
+
+
+def test_captions_name_the_kind_whose_excess_was_fitted() -> None:
+    points = law_points(noise=1e-3, num_seeds=2, num_sizes=3, levels=(1e15, 4e15, 1.6e16))
+    with_excess = [dataclasses.replace(each, excess={"fact": each.loss}) for each in points.points]
+    points = dataclasses.replace(points, points=with_excess, world=World(num_people=1000))
+    for chosen, words in ((points, "everything in the loss"), (points.kind("fact"), "the excess of fact")):
+        analysis = analyse(chosen, num_resamples=2)
+        assert table_of_exponents(analysis).caption.endswith(f"of {words}.")
+        is_kind = "the excess of fact" in table_of_recovery(analysis).caption
+        assert is_kind == (chosen is not points)
 
 
 @pytest.mark.filterwarnings("error")  # of NumPy

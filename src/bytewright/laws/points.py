@@ -74,6 +74,8 @@ class Points:
     """The world of the world book, which predicts the exponents."""
     mentions_per_token: float | None = None
     """The mean number of people that a token of the training text mentions."""
+    excess_of: str | None = None
+    """The kind of choice whose excess is the loss; None if the loss is that of the whole text."""
 
     def __post_init__(self) -> None:
         check_points(self.points)
@@ -140,7 +142,7 @@ class Points:
             )
             raise UsageError(message, key="excess", found=low.excess[name])
         points = [dataclasses.replace(each, loss=each.excess[name], floor=0.0) for each in self.points]
-        return dataclasses.replace(self, points=points, title=f"{self.title}: {name}")
+        return dataclasses.replace(self, points=points, title=f"{self.title}: {name}", excess_of=name)
 
 
 def check_points(points: Sequence[Point]) -> None:

@@ -145,7 +145,9 @@ def table_of_recovery(analysis: Analysis) -> Table:
         value, interval = format_value(each.estimate.value, 5), format_interval(each.estimate)
         rows.append([each.procedure, each.data, value, interval, _format_limit(each.true), share, errors])
     columns = ["procedure", "points", "E", "interval", "true E", "difference", "in standard errors"]
-    caption = "E as each procedure estimates it, next to the entropy of the text, which is E."
+    kind = analysis.points.excess_of
+    true = "the entropy of the text, which is E" if kind is None else f"0, which is E of the excess of {kind}"
+    caption = f"E as each procedure estimates it, next to {true}."
     return Table(columns, rows, caption=caption)
 
 
@@ -165,9 +167,11 @@ def table_of_exponents(analysis: Analysis) -> Table:
         ]
         for each in analysis.predictions
     ]
+    kind = analysis.points.excess_of
+    of = "everything in the loss" if kind is None else f"the excess of {kind}"
     caption = (
         "Predicted for facts about people: the limit of many people, and between the ends of this sweep."
-        " The measured exponent is that of the law above, of everything in the loss."
+        f" The measured exponent is that of the law above, of {of}."
     )
     return Table(["exponent", "limit", "in this range", "measured", "interval"], rows, caption=caption)
 
