@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from bytewright.corpus.storybook import write_stories
 from bytewright.corpus.worldbook import World
 from bytewright.corpus.worldbook.files import read_world_manifest, write_worldbook
 from bytewright.storage.manifest import manifest_path_of
@@ -53,6 +54,29 @@ def test_check_lists_documents_that_leave_the_grammar(run: RunCommand, tmp_path:
     outcome = run("corpus", "check", tmp_path / "broken.txt")
     assert "document 1 leaves the grammar at character 4" in outcome.out
     assert "and 2 more" in outcome.out
+
+
+@pytest.mark.parametrize("first", ["story.txt", "world.txt"])
+def test_check_states_that_a_file_has_texts_of_both_books(
+    run: RunCommand, tmp_path: Path, first: str
+) -> None:
+    write_worldbook(tmp_path / "world.txt", 30_000, world=World())
+    write_stories(tmp_path / "story.txt", 60_000, seed=1)
+    counts = {
+        name: (tmp_path / name).read_text().count("<|endoftext|>") for name in ("world.txt", "story.txt")
+    }
+    assert min(counts.values()) > 20
+    (other,) = set(counts) - {first}
+    mixed = tmp_path / "mixed.txt"
+    mixed.write_text(
+        (tmp_path / first).read_text() + (tmp_path / other).read_text() + "Nothing.<|endoftext|>"
+    )
+    outcome = run("corpus", "check", mixed, "--json")
+    assert f"{counts[other]} of {sum(counts.values()) + 1} texts" in outcome.err
+    report = json.loads(outcome.out)
+    checks = report["documents" if first == "world.txt" else "stories"]
+    assert sum(each["is_of_other_book"] for each in checks) == counts[other]
+    assert run("corpus", "check", tmp_path / first).err == ""
 
 
 def test_a_file_in_place_of_the_manifest_is_not_replaced(run: RunCommand, tmp_path: Path) -> None:

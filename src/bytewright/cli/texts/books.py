@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -167,10 +168,10 @@ class CheckStories:
     """Parse stories, and count those that are well-formed, consistent, or copies of training stories.
 
     The stories are from the storybook, from the world book, or from a model that was trained on one of them;
-    each ends with <|endoftext|>. The text itself shows from which book it is. A consistent story has an exact
-    probability. For any other, the output states where it leaves the grammar, what it contradicts, or how
-    many of its facts are wrong. The facts of a world book depend on its world, which FILE.json or the options
-    state.
+    each ends with <|endoftext|>. The first stories show from which book all are; a remark counts those of the
+    other book. A consistent story has an exact probability. For any other, the output states where it leaves
+    the grammar, what it contradicts, or how many of its facts are wrong. The facts of a world book depend on
+    its world, which FILE.json or the options state.
 
     For example:
       bytewright corpus check samples.txt
@@ -200,7 +201,7 @@ class CheckStories:
         options.require_at_least(1, self.num_workers, "--num-workers")
 
         from bytewright.corpus.storybook import CheckReport, check_story_file
-        from bytewright.corpus.worldbook.check import check_document_file, recognise_book
+        from bytewright.corpus.worldbook.check import check_document_file, is_document, recognise_book
 
         world = find_world(self.source, self.world, self.exponent, self.people)
         report: CheckReport | WorldReport
@@ -213,8 +214,10 @@ class CheckStories:
             if recognise_book(self.source, world) == "worldbook":
                 report = check_document_file(self.source, world, **settings)
             else:
-                report = check_story_file(self.source, **settings)
+                is_of_other_book = partial(is_document, world)
+                report = check_story_file(self.source, is_of_other_book=is_of_other_book, **settings)
         copies = None if self.train is None else report.copies
+        print_other_book(self.source, report)
         if isinstance(report, CheckReport):
             if len(report.stories) == 1 and END_OF_TEXT.encode() not in atomic.read_bytes(self.source):
                 console.print_remark(
@@ -335,6 +338,25 @@ def print_world_check(report: WorldReport, copies: float | None) -> None:
             if not each.is_consistent
         ]
     )
+
+
+def print_other_book(source: Path, report: CheckReport | WorldReport) -> None:
+    """Print a remark if a file has well-formed texts of the book that it was not checked against."""
+    from bytewright.corpus.storybook import CheckReport
+    from bytewright.corpus.worldbook.check import TEXTS_RECOGNISED
+
+    if isinstance(report, CheckReport):
+        checks: Sequence[Any] = report.stories
+        book, other = "storybook", "world book"
+    else:
+        checks = report.documents
+        book, other = "world book", "storybook"
+    if num_others := sum(each.is_of_other_book for each in checks):
+        console.print_remark(
+            f"{source}: {num_others:,} of {len(checks):,} texts are from the {other}, but all were checked"
+            f" against the {book}, since the first {TEXTS_RECOGNISED} decide. Check the texts of each book in"
+            " a file of their own."
+        )
 
 
 def _print_first(problems: Sequence[str]) -> None:

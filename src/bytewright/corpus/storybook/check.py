@@ -46,6 +46,8 @@ class StoryCheck:
     found: str
     """The text from that position on, shortened."""
     is_copy: bool
+    is_of_other_book: bool = False
+    """Whether the text has the shape of a text of another book; only the check of a file examines it."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,10 +9,10 @@ The manifest of `stories.txt` is `stories.txt.json` (see `books.write_texts`).
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Executor
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import count
 
@@ -125,13 +125,21 @@ def check_story_file(
     path: StrPath,
     *,
     training_path: StrPath | None = None,
+    is_of_other_book: Callable[[str], bool] | None = None,
     num_workers: int = 1,
     progress: Progress | None = None,
 ) -> CheckReport:
-    """Check every story of a file; stories that also occur in the training file are copies."""
-    checks = check_file(path, _check, training_path=training_path, num_workers=num_workers, progress=progress)
+    """Check every story of a file; stories that also occur in the training file are copies.
+
+    `is_of_other_book` is called with each text that is not well-formed; worker processes import it by name.
+    """
+    check = partial(_check, is_of_other_book)
+    checks = check_file(path, check, training_path=training_path, num_workers=num_workers, progress=progress)
     return CheckReport(stories=checks)
 
 
-def _check(text: str) -> StoryCheck:
-    return Storybook.load().checker.check(text)
+def _check(is_of_other_book: Callable[[str], bool] | None, text: str) -> StoryCheck:
+    checked = Storybook.load().checker.check(text)
+    if is_of_other_book is None or checked.has_shape:
+        return checked
+    return replace(checked, is_of_other_book=is_of_other_book(text))

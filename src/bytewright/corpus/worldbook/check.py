@@ -7,6 +7,7 @@ leaves the grammar. `recognise_book` decides whether a text is from the storyboo
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 import re
@@ -27,7 +28,7 @@ from bytewright.storage.filesystem import StrPath
 
 FACTS = ("fact", "recall", "result")
 """Mentions that follow from the world, from the things before, or from a calculation."""
-DOCUMENTS_RECOGNISED = 20
+TEXTS_RECOGNISED = 20
 """How many texts decide which book a file is from: texts of a model may be wrong in places."""
 ANSWER = re.compile(r"(?:an? (?=[a-z]))?[A-Za-z]+|\d+")
 """A single word, with its article if it has one, or a number."""
@@ -54,6 +55,8 @@ class DocumentCheck:
     facts: dict[str, tuple[int, int]] = field(default_factory=dict)
     """For each kind of `FACTS`, how many were stated and how many of them were right."""
     is_copy: bool = False
+    is_of_other_book: bool = False
+    """Whether the text has the shape of a story of the storybook; only the check of a file examines it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,7 +144,15 @@ def _book_of(world: World) -> Worldbook:
 
 
 def _check(world: World, text: str) -> DocumentCheck:
-    return check_document(_book_of(world), text)
+    checked = check_document(_book_of(world), text)
+    if checked.has_shape:
+        return checked
+    return dataclasses.replace(checked, is_of_other_book=Storybook.load().checker.check(text).has_shape)
+
+
+def is_document(world: World, text: str) -> bool:
+    """Return whether a text has the shape of a document of a world book; its facts may be wrong."""
+    return check_document(_book_of(world), text).has_shape
 
 
 class _LenientBuilder(ParsingBuilder):
@@ -170,7 +181,7 @@ def recognise_book(path: StrPath, world: World) -> Book:
     """Return the book whose grammar the first texts of a file follow further; the storybook if both fail."""
     storybook, worldbook = Storybook.load(), Worldbook(world)
     num_ahead = 0  # characters by which the grammar of the world book is followed further
-    for text in islice(read_stories(path), DOCUMENTS_RECOGNISED):
+    for text in islice(read_stories(path), TEXTS_RECOGNISED):
         checked = check_document(worldbook, text)
         in_world = len(text) if checked.leaves_at_character is None else checked.leaves_at_character - 1
         if in_world < len(text):
