@@ -148,6 +148,15 @@ def format_count(number: float, unit: str = "") -> str:
     return f"{digits} {PREFIXES[power]}{unit}".strip()
 
 
+def format_number(number: int, noun: str, plural: str | None = None) -> str:
+    """Return a number of things; the plural of the noun ends in s unless it is given.
+
+    >>> format_number(1, "story", "stories"), format_number(2000, "document")
+    ('1 story', '2,000 documents')
+    """
+    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
+
+
 def format_count_short(number: float) -> str:
     """Return a number for a narrow place: one decimal and a prefix from 10,000 on.
 

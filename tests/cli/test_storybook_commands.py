@@ -35,7 +35,9 @@ def samples(tmp_path: Path) -> Path:
     return tmp_path / "samples.txt"
 
 
-def test_storybook_writes_stories_and_prints_their_entropy(run: RunCommand, tmp_path: Path) -> None:
+def test_storybook_writes_stories_and_prints_their_information_content(
+    run: RunCommand, tmp_path: Path
+) -> None:
     out = tmp_path / "stories.txt"
     outcome = run("corpus", "storybook", "--size", "30kB", "--seed", "5", "--out", out)
     assert outcome.code == 0

@@ -15,7 +15,9 @@ from bytewright.storage.manifest import manifest_path_of
 from conftest import RunCommand
 
 
-def test_worldbook_writes_documents_and_prints_their_entropy(run: RunCommand, tmp_path: Path) -> None:
+def test_worldbook_writes_documents_and_prints_their_information_content(
+    run: RunCommand, tmp_path: Path
+) -> None:
     out = tmp_path / "world.txt"
     options = ("--size", "30kB", "--world", 5, "--exponent", "1.5", "--people", 1000, "--seed", 2)
     outcome = run("corpus", "worldbook", *options, "--split", "test", "--out", out)
@@ -26,6 +28,13 @@ def test_worldbook_writes_documents_and_prints_their_entropy(run: RunCommand, tm
     assert read_world_manifest(out) == written
     assert f"{written.num_documents} documents" in outcome.out
     assert f"{written.bits_per_byte:.4f} bits per byte" in outcome.out
+    assert "entropy" not in outcome.out  # that is the mean over all files
+
+
+@pytest.mark.parametrize(("book", "words"), [("worldbook", ": 1 document,"), ("storybook", ": 1 story,")])
+def test_one_text_is_in_the_singular(run: RunCommand, tmp_path: Path, book: str, words: str) -> None:
+    outcome = run("corpus", book, "--size", "900", "--out", tmp_path / "one.txt")
+    assert words in outcome.out
 
 
 def test_check_recognises_the_book_and_the_world(run: RunCommand, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import tyro
 from bytewright.cli import console, options
 from bytewright.corpus import END_OF_TEXT
 from bytewright.errors import UsageError, wrong_value
-from bytewright.formatting import format_bytes, format_seconds, parse_bytes
+from bytewright.formatting import format_bytes, format_number, format_seconds, parse_bytes
 from bytewright.storage import atomic, filesystem
 from bytewright.storage.manifest import manifest_path_of
 from bytewright.system import usable_cores
@@ -62,7 +62,7 @@ class WriteStorybook:
     replace: options.Replace = False
 
     def run(self) -> None:
-        """Write the stories, and print their size and entropy."""
+        """Write the stories, and print their size and information content."""
         size = int(parse_bytes(self.size, default_unit="B", key="--size"))
         options.require_at_least(1, self.num_workers, "--num-workers")
         options.require_at_least(0, self.seed, "--seed")
@@ -74,9 +74,8 @@ class WriteStorybook:
         started = time.perf_counter()
         written = self._write(size)
         seconds = time.perf_counter() - started
-        _print_written(
-            self.out, f"{written.num_stories:,} stories", written.num_bytes, seconds, written.bits_per_byte
-        )
+        count = format_number(written.num_stories, "story", "stories")
+        _print_written(self.out, count, written.num_bytes, seconds, written.bits_per_byte)
 
     def _write(self, size: int) -> Written:
         if self.cluster is not None:
@@ -128,7 +127,7 @@ class WriteWorldbook:
     replace: options.Replace = False
 
     def run(self) -> None:
-        """Write the documents, and print their size and entropy."""
+        """Write the documents, and print their size and information content."""
         size = int(parse_bytes(self.size, default_unit="B", key="--size"))
         options.require_at_least(1, self.num_workers, "--num-workers")
         if not 0 <= self.seed < 2**64:
@@ -152,14 +151,14 @@ class WriteWorldbook:
                 progress=progress,
             )
         seconds = time.perf_counter() - started
-        count = f"{written.num_documents:,} documents"
+        count = format_number(written.num_documents, "document")
         _print_written(self.out, count, written.num_bytes, seconds, written.bits_per_byte)
 
 
 def _print_written(out: Path, count: str, num_bytes: int, seconds: float, bits_per_byte: float) -> None:
     console.print_line(
-        f"Wrote {out}: {count}, {format_bytes(num_bytes)} in {format_seconds(seconds)}. Their entropy is"
-        f" {bits_per_byte:.4f} bits per byte: the expected loss of any model is at least that."
+        f"Wrote {out}: {count}, {format_bytes(num_bytes)} in {format_seconds(seconds)}. Its information"
+        f" content is {bits_per_byte:.4f} bits per byte, the loss of a model with the true probabilities."
     )
 
 
