@@ -140,7 +140,7 @@ def test_a_signal_ends_storybook_with_its_code_and_no_incomplete_files(
 ) -> None:
     """The whole process group gets it, as with Ctrl-C in a terminal; workers must not print tracebacks."""
     writing = subprocess.Popen(
-        [*PROGRAM, "corpus", "storybook", "--size", "50GB", "--num-workers", "2", "--out", "a.txt"],
+        [*PROGRAM, "corpus", "storybook", "--size", "2GB", "--num-workers", "2", "--out", "a.txt"],
         cwd=tmp_path,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
