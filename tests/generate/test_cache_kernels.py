@@ -141,6 +141,15 @@ def test_slots_with_kernels_continue_prompts_as_generate_does(monkeypatch: pytes
         assert chosen[slot] + steps[slot] == completion.ids
 
 
+def test_prompts_are_not_packed_if_their_heads_exceed_shared_memory() -> None:
+    heads_of_256: dict[str, Any] = {"num_layers": 1, "d_model": 256, "num_heads": 1}
+    for config, can_read_packed in ((heads_of_256, False), ({**heads_of_256, "num_heads": 2}, True)):
+        decoder = make_decoder(config)
+        assert decoder.dtype == torch.float32
+        decoder.has_kernel = True
+        assert decoder.can_read_packed == can_read_packed
+
+
 def test_prompts_are_not_packed_if_their_bits_depend_on_their_place(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prompt_chunks, "FIRST_TOKENS", 64)
     decoder = make_decoder(DEFAULT)

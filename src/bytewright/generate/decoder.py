@@ -43,6 +43,12 @@ if TYPE_CHECKING:
 HEAD_SIZES = (16, 32, 64, 128, 256)
 """Head sizes that the kernel supports."""
 
+MAX_PACKED_HEAD = 512
+"""The largest head that `read_packed` supports, in bytes.
+
+q, k and v of 64 tokens then fit into the shared memory of all supported GPUs, which is at least 99 KiB.
+"""
+
 Attend = Callable[[int, Tensor], Tensor]
 """A function of the layer and the joined q, k, v projection that returns attention, (rows, d_model)."""
 
@@ -167,6 +173,11 @@ class Decoder:
             if fused_step.supports_fused_step(self):
                 self.fused_step = fused_step.FusedStep(self)
 
+    @property
+    def can_read_packed(self) -> bool:
+        """Whether `read_packed` has a kernel for this device and these heads."""
+        return self.has_kernel and self.config.d_head * self.dtype.itemsize <= MAX_PACKED_HEAD
+
     def new_cache(self, batch_size: int, capacity: int) -> KeyValueCache:
         """Return an empty cache for `batch_size` sequences of up to `capacity` tokens."""
         return KeyValueCache(self.config, batch_size, capacity, self.device, self.dtype)
@@ -208,8 +219,8 @@ class Decoder:
     ) -> Float[Tensor, "tokens d_model"]:
         """Read the first tokens of prompts, one prompt after the other; return hidden states for `score`.
 
-        It requires the kernel (`has_kernel`). Each of `chunks` is a row of the cache, the index of its first
-        token and its number of tokens, at most `longest`. The chunks contain all tokens.
+        It requires `can_read_packed`. Each of `chunks` is a row of the cache, the index of its first token
+        and its number of tokens, at most `longest`. Every token must be in a chunk.
         """
         from bytewright.model.kernels.prompts import attend_to_chunks
 

@@ -117,7 +117,7 @@ class SlotBatch:
         self._shapes: set[tuple[int, int]] = set()
         if not self.is_on_gpu:
             self._find_equal_shapes()
-        self.packs_first = self.is_on_gpu and decoder.has_kernel and self._compare_packed()
+        self.packs_first = self.is_on_gpu and decoder.can_read_packed and self._compare_packed()
         """Whether a GPU reads the first chunks of prompts packed one after the other."""
         self.has_equal_rows = self._compare_rows()
         """Whether a token has the same bits in every slot."""
