@@ -95,10 +95,6 @@ class ChunkTable:
         settings = settings_values(samplings + [GREEDY] * num_unused)
         return cls(torch.cat((torch.tensor(numbers), settings.view(torch.long)), dim=1))
 
-    def first_rows(self, num_rows: int) -> ChunkTable:
-        """Return a table of the first chunks only."""
-        return ChunkTable(self.numbers[:num_rows])
-
     @property
     def slots(self) -> Int[Tensor, " chunks"]:
         """The slot of each chunk."""
@@ -125,8 +121,8 @@ class ChunkTable:
         return self.numbers[:, 4]
 
     @property
-    def starting(self) -> Int[Tensor, " chunks"]:
-        """The slot of each chunk after which a token is chosen, and the idle slot for others."""
+    def starting_slots(self) -> Int[Tensor, " chunks"]:
+        """The slot of each chunk that ends its prompt and has a next token; the idle slot for others."""
         return self.numbers[:, 5]
 
     @property
@@ -154,8 +150,8 @@ class ChunkLayout:
     def pack_first(self, chunks: Sequence[PromptChunk]) -> tuple[Int[Tensor, " numbers"], list[range]]:
         """Return the table and the ids of first chunks, and where the tokens of each chunk are.
 
-        Additional chunks of the idle slot contain the places that are not used, so that the attention of
-        every place is computed.
+        Additional chunks of the idle slot contain the unused places: the attention of a token that is in no
+        chunk is not initialised.
         """
         ids = [id for chunk in chunks for id in chunk.ids]
         ends = list(itertools.accumulate(len(chunk.ids) for chunk in chunks))
@@ -168,12 +164,15 @@ class ChunkLayout:
         return torch.cat((table.flatten(), torch.tensor(ids))), places
 
     def repeat_first(self, ids: Sequence[int]) -> list[PromptChunk]:
-        """Return as many first chunks with these tokens, all of the idle slot, as one call can read."""
+        """Return first chunks with these tokens, all of the idle slot, as many as one call can read."""
         return [PromptChunk(self.idle_slot, 0, ids)] * min(FIRST_CHUNKS, FIRST_TOKENS // len(ids))
 
-    def unpack_first(self, packed: Int[Tensor, " numbers"]) -> tuple[ChunkTable, Int[Tensor, " tokens"]]:
-        """Return the table and the ids of first chunks."""
-        return ChunkTable(packed[:-FIRST_TOKENS].view(-1, ChunkTable.NUM_COLUMNS)), packed[-FIRST_TOKENS:]
+    def unpack_first(
+        self, packed: Int[Tensor, " numbers"]
+    ) -> tuple[ChunkTable, Int[Tensor, "all_chunks 3"], Int[Tensor, " tokens"]]:
+        """Return the table of first chunks, the places of these and of additional chunks, and the ids."""
+        numbers = packed[:-FIRST_TOKENS].view(-1, ChunkTable.NUM_COLUMNS)
+        return ChunkTable(numbers[:FIRST_CHUNKS]), ChunkTable(numbers).places, packed[-FIRST_TOKENS:]
 
     def pack_later(self, chunks: Sequence[PromptChunk]) -> tuple[Int[Tensor, " numbers"], list[range]]:
         """Return the table and the ids of later chunks, and where the tokens of each chunk are.

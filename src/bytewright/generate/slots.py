@@ -29,7 +29,6 @@ from torch import Tensor
 
 from bytewright.generate.decoder import Decoder, KeyValueCache
 from bytewright.generate.prompt_chunks import (
-    FIRST_CHUNKS,
     ChunkLayout,
     ChunkTable,
     PromptChunk,
@@ -193,9 +192,9 @@ class SlotBatch:
 
     def _read_first(self, kind: SamplingKind | None, packed: Int[Tensor, " numbers"]) -> tuple[Tensor, ...]:
         """Read packed first chunks on a GPU; return hidden states, those of last tokens, and choices."""
-        table, ids = self._chunks.unpack_first(packed)
-        hidden = self.decoder.read_packed(self.cache, ids, table.places, self._chunks.width)
-        return self._finish_reading(kind, table.first_rows(FIRST_CHUNKS), hidden)
+        table, places, ids = self._chunks.unpack_first(packed)
+        hidden = self.decoder.read_packed(self.cache, ids, places, self._chunks.width)
+        return self._finish_reading(kind, table, hidden)
 
     def _read_later(self, kind: SamplingKind | None, packed: Int[Tensor, " numbers"]) -> tuple[Tensor, ...]:
         """Read chunks one per row on a GPU; return the same."""
@@ -211,8 +210,8 @@ class SlotBatch:
         last = hidden[table.last_tokens]
         if kind is None:
             return hidden, last
-        self._all_settings.write_values(table.starting, table.settings)
-        return hidden, last, *self._choose_first(table.starting, last, kind)
+        self._all_settings.write_values(table.starting_slots, table.settings)
+        return hidden, last, *self._choose_first(table.starting_slots, last, kind)
 
     def _choose_first(
         self, rows: Int[Tensor, " rows"], last: Float[Tensor, "rows d_model"], kind: SamplingKind
