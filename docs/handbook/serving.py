@@ -1,6 +1,6 @@
 """The figures of serving.md: limits of requests and of the engine."""
 
-from bytewright.generate.prompt_chunks import CHUNK_TOKENS, FIRST_TOKENS
+from bytewright.generate.prompt_chunks import CHUNK_TOKENS, FIRST_CHUNKS, FIRST_TOKENS, LATER_CHUNKS
 from bytewright.serve.protocol import DEFAULT_MAX_TOKENS, MAX_CHOICES, MAX_LOGPROBS, MAX_STOPS
 
 FIGURES = [
@@ -9,7 +9,7 @@ FIGURES = [
     f"at most {MAX_CHOICES} texts in all",
     f"of up to {MAX_LOGPROBS} likeliest tokens",
     f"chunks of at most {CHUNK_TOKENS} tokens",
-    f"up to {FIRST_TOKENS} tokens of first chunks",
+    f"up to {FIRST_CHUNKS} first chunks with {FIRST_TOKENS} tokens in all, or {LATER_CHUNKS} later chunks",
     [
         ("status", "reason"),
         ("400", "the request is wrong; `error.param` of the body names the option"),

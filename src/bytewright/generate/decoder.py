@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from bytewright.generate.fused_step import FusedStep
 
 HEAD_SIZES = (16, 32, 64, 128, 256)
-"""Head sizes that the kernel supports."""
+"""Head sizes that the attention kernels support."""
 
 MAX_PACKED_HEAD = 512
 """The largest head that `read_packed` supports, in bytes.
@@ -165,6 +165,7 @@ class Decoder:
             self.angles = torch.cat((rope.cos, rope.cos), -1), torch.cat((-rope.sin, rope.sin), -1)
             self.half_angles = rope.cos, rope.sin
         self.has_kernel = kernels.on_gpu(weights) and self.config.d_head in HEAD_SIZES
+        """Whether kernels compute the attention of new tokens."""
         self.fused_step: FusedStep | None = None
         """Takes the steps in few kernels, if the GPU and the parts allow it."""
         if self.has_kernel:
@@ -250,7 +251,8 @@ class Decoder:
         """
         num_chunks, num_tokens = ids.shape
         num_positions = cache.capacity if num_positions is None else num_positions
-        # A prompt leaves room for a new token, so padding beyond the capacity can share the last position.
+        # Padding beyond the capacity shares the last position. Only a prompt that fills the context uses it.
+        # The padding of such a prompt is its last token (`pack_later`), which writes the same values again.
         positions = (starts.unsqueeze(-1) + torch.arange(num_tokens, device=ids.device)).clamp(
             max=cache.capacity - 1
         )

@@ -43,7 +43,8 @@ class PackedFeedForward(Protocol):
     def add_to(self, residual: Tensor, x: Tensor, /) -> Tensor:
         """Return the residual stream plus the layer's result for the rows of `x`.
 
-        The layer may write the result into `residual`, which the caller no longer uses.
+        The layer may write the result into `residual`, which the caller no longer uses. Without a norm before
+        the layer, `x` is the same tensor.
         """
 
 

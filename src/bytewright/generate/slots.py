@@ -6,14 +6,15 @@ changes the bits of another:
 
 - A chunk of a prompt is read in a shape that depends on the prompt only. A GPU reads first chunks in one
   shape, their tokens packed one after the other, and later chunks in another one. When the batch is created,
-  `_compare_packed` reads one text at many places of the first shape. If a bit differs, it is not used.
+  `_compare_packed` reads one text at many places of the first shape. If a bit differs, this shape is not
+  used, and first chunks are read like later ones.
 - A step has the full shape, all slots and the whole context, or a smaller one. When the batch is created,
   `_find_equal_shapes` runs random tokens in every smaller shape. Shapes that changed a bit are never used:
   matrix libraries select their algorithm, and so the order of additions, by shape.
 
-On a GPU a step of all slots is a captured CUDA graph, and so is the reading of chunks. Kernels attend to the
-part of the cache that is in use, which does not change their bits. The host does not wait for copies to the
-GPU; it waits for tokens only in `Round.ids`.
+On a GPU, a step of all slots is a captured CUDA graph, and so is a call that reads chunks. Attention kernels
+read only the part of the cache that is in use, which does not change a bit of the result. The host does not
+wait for copies to the GPU; it waits for tokens only in `Round.ids`.
 """
 
 from __future__ import annotations
@@ -60,21 +61,21 @@ class Round:
     ids: Callable[[], list[list[int]]]
     """Waits for the steps; returns the ids that they chose, for every row."""
     logits: Float[Tensor, "rows vocab"]
-    """The logits of the last step; the next step overwrites them on a GPU."""
+    """The logits of the last step; on a GPU the next launch overwrites them."""
 
 
 @dataclass(frozen=True)
 class ReadChunks:
-    """What reading some chunks has computed."""
+    """The results of reading some chunks."""
 
     hidden: Float[Tensor, "tokens d_model"]
     """Hidden states of all tokens."""
     places: Sequence[range]
     """Where the tokens of each chunk are in `hidden`."""
     last: Float[Tensor, "chunks d_model"]
-    """Those of the last token of each chunk."""
+    """Hidden states of the last token of each chunk; on a GPU, unused rows follow."""
     first: Round | None
-    """The tokens after the prompts; row i is chosen if chunk i has `draws`, and None if no chunk has."""
+    """The first new tokens: row i is that of chunk i if it has `draws`. None if no chunk has `draws`."""
 
     def hidden_of(self, chunk: int) -> Float[Tensor, "seq d_model"]:
         """Return the hidden states of one chunk."""
@@ -172,9 +173,9 @@ class SlotBatch:
             num_draws = chunk.draws.max_new_tokens
             uniforms = draw_uniforms(chunk.draws.sampling.seed, chunk.draws.row, num_draws)
             self.uniforms[chunk.slot, :num_draws] = send(uniforms, self.decoder.device)
-        # Steps of earlier sequences may have written NaN to the positions after the prompt: those of one that
-        # failed, and on a GPU those in flight after the last token. The attention kernels load only positions
-        # of the sequence itself.
+        # Earlier sequences in this slot may have written NaN to the positions after the prompt: one that
+        # failed, or on a GPU one whose round continued after its last token. The attention kernels load only
+        # positions that the current sequence has written.
         if not self.decoder.has_kernel:
             self.cache.clear(chunk.slot, chunk.end)
 

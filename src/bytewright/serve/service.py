@@ -75,7 +75,7 @@ class Service:
         num_ids = min(loaded.tokenizer.vocab_size, loaded.model.config.vocab_size)
         engine = Engine(loaded.model, self.report, num_ids=num_ids, **asdict(self.options))
         self._loop = loop
-        freeze_objects()  # no text continues during a collection
+        freeze_objects()  # a collection of garbage would delay all texts
         engine.start()
         self._loaded, self._engine = loaded, engine
         if self.is_draining:

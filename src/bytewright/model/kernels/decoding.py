@@ -20,7 +20,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from bytewright.model.kernels import HALF_TYPES
 
 BLOCK_NUMBERS = 4096
-"""Keys of one head that a program of `_attend_whole` reads at a time: 64 positions with heads of 64."""
+"""Numbers of keys that a program of `_attend_whole` reads at a time: 64 positions with heads of 64."""
 
 LOG2E = math.log2(math.e)
 
@@ -258,10 +258,11 @@ def attend_and_store(
     `qkv` is (batch, (heads + 2·kv_heads)·d_head); `angles` are cos and sin, (positions, d_head), the latter
     negative in the first half; `keys` and `values` are (batch, kv_heads, capacity, d_head).
 
-    Each sequence and key/value head has one program for every `split` positions, or with None one for all.
-    `arrivals`, (batch, kv_heads) in int32, counts the programs of splits that have ended. It must be 0, and
-    is 0 again afterwards. Sequences use at most `num_positions` positions, the new token included (default:
-    the capacity). The number does not change the bits of the result.
+    One program attends to `split` positions of a sequence, with the query heads of one key/value head; with
+    None, it attends to the whole sequence. `arrivals`, (batch, kv_heads) in int32, counts the programs of
+    splits that have ended. It must be 0, and is 0 again afterwards. Sequences use at most `num_positions`
+    positions, the new token included (default: the capacity). The number does not change the bits of the
+    result, and has no effect without splits.
 
     With `overlap`, the kernel may start before the one that computes `qkv` has ended; `positions` and the
     cache must have been written before that kernel started.

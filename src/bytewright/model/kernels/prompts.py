@@ -1,8 +1,8 @@
 """Triton kernels of reading prompts into a key/value cache, as a decoder does before it generates.
 
 `rotate_into_cache` splits the joined projection of whole prompts. It normalises and rotates q and k, and
-writes k and v into the cache, where torch's attention reads them. `attend_to_chunks` is for short texts whose
-tokens are packed one after the other: it does the same and computes their attention, too.
+writes k and v into the cache, where torch's attention reads them. `attend_to_chunks` does the same for short
+texts whose tokens are packed one after the other, and also computes their attention.
 """
 
 from __future__ import annotations
@@ -110,7 +110,8 @@ def rotate_into_cache(
     """Return q of a joined projection, (batch, seq, heads, d_head), and write k and v into the cache.
 
     The projection is (batch, seq, width) and begins at position 0 of every sequence. `half_angles` are cos
-    and sin, (positions, d_head/2); `keys` and `values` are (batch, kv_heads, capacity, d_head).
+    and sin, (positions, d_head/2), or None twice without a rotation. `keys` and `values` are (batch,
+    kv_heads, capacity, d_head).
     """
     batch_size, length, width = qkv.shape
     _, kv_heads, capacity, d_head = keys.shape
