@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from bytewright.generate import Generator
+from bytewright.generate import Generator, SamplingConfig
 from bytewright.generate.slots import Round, SlotBatch
 from bytewright.serve.jobs import EngineClosedError, Job, QueueFullError, Update
 from jobs import HANG_SECONDS, Collected, RunningEngine, make_model, random_job, running_engine
@@ -100,6 +100,13 @@ def test_ids_and_scores_of_random_jobs_do_not_depend_on_rounds_in_flight() -> No
             assert len(result.scores) == len(result.ids)
             assert all(-1e6 < score.logprob <= 0 for score in result.scores)
         assert len(result.prompt_scores) == (len(job.prompt) - 1 if job.scores_prompt else 0)
+
+
+def test_all_chunks_of_a_call_are_counted() -> None:
+    jobs = [Job([5] * length, SamplingConfig(max_new_tokens=2)) for length in (1, 64, 65, 130)]
+    with running_engine(make_model(), num_slots=4) as running:
+        running.run(jobs)
+        assert running.engine.stats().num_chunks == 1 + 1 + 2 + 3
 
 
 def fail_at_random(batch: SlotBatch, generator: random.Random, rate: float) -> None:

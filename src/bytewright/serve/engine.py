@@ -1,9 +1,9 @@
 """The engine: one thread that continues many prompts at once, and lets jobs join and leave between steps.
 
 A `Job` is one prompt to continue. It waits in a bounded queue until a slot of the batch is free. The engine
-reads its prompt in chunks, and then steps it with the other jobs. Between two steps at most one chunk is
-read, so running jobs never wait longer. The ids of a job are those of `generate`, whatever else is served
-(see `generate.slots`).
+reads its prompt in chunks, and then steps it with the other jobs. Between two steps at most one chunk of a
+prompt is read, so running jobs never wait longer; a GPU reads chunks of several prompts in one call. The ids
+of a job are those of `generate`, whatever else is served (see `generate.slots`).
 
 The engine handles ids only and reports `Update`s of jobs to one function, which it calls from its thread.
 """
@@ -230,10 +230,10 @@ class Engine:
             return not self._must_stop
 
     def _take_turn(self) -> None:
-        """Admit jobs, read one chunk, launch one round, and process the tokens that have arrived."""
+        """Admit jobs, read chunks once, launch one round, and process the tokens that have arrived."""
         started = time.perf_counter()
         self._admit()
-        self._read_chunk()
+        self._read_chunks()
         has_launched = self._launch()
         # On a GPU one round stays in flight: the device works on it while the host processes the one before.
         keep = int(self.batch.is_on_gpu and has_launched and not self._needs_scores())
@@ -257,15 +257,15 @@ class Engine:
                 self._in_slots[slot] = RunningJob(job, slot, self.config)
                 self._num_scored += job.num_top is not None
 
-    def _read_chunk(self) -> None:
-        """Read the next chunk of prompts, first of those that have waited longest."""
+    def _read_chunks(self) -> None:
+        """Read the next chunks of prompts in one call, first of those that have waited longest."""
         waiting = [running for running in self._in_slots.values() if running.is_reading]
         if not waiting:
             return
         chunks = [running.next_chunk() for running in waiting]
         chosen = self.batch.select(chunks)
         read = self.batch.read([chunks[number] for number in chosen])
-        self._stats.num_chunks += 1
+        self._stats.num_chunks += len(chosen)
         started: list[tuple[int, RunningJob]] = []
         for row, number in enumerate(chosen):
             running, chunk = waiting[number], chunks[number]
