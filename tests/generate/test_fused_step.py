@@ -183,6 +183,30 @@ def test_a_round_of_slots_may_exceed_the_context() -> None:
     assert [len(row) for row in chosen] == [8, 8]
 
 
+@pytest.mark.parametrize("options", [SOME_ROWS, LIBRARY], ids=["kernel", "library"])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_rows_below_the_head_are_never_chosen(options: StepOptions, temperature: float) -> None:
+    torch.manual_seed(0)
+    config = small_config("default", context_length=48, **SMALLER)
+    decoder = Decoder(TransformerLM(config).to(DEVICE, DTYPE), 2)
+    # The padding on a GPU is zeros. Rows like these would always be chosen.
+    decoder.head.weight = torch.cat((decoder.head.weight, 100 * decoder.head.weight))
+    decoder.fused_step = None
+    batch = SlotBatch(decoder, 2, num_ids=config.vocab_size, can_capture=False)
+    batch.is_on_gpu, decoder.fused_step = True, FusedStep(decoder, options)
+    sampling = SamplingConfig(temperature=temperature, max_new_tokens=5)
+    with torch.inference_mode():
+        read = batch.read([PromptChunk(slot, 0, [slot], RowDraws(sampling, slot, 5)) for slot in range(2)])
+        steps = batch.launch([0, 1], num_tokens=2, num_steps=4)
+    assert read.first is not None
+    assert read.first.logits.shape[1] == steps.logits.shape[1] == config.vocab_size
+    chosen = torch.tensor(
+        [[*first, *others] for first, others in zip(read.first.ids(), steps.ids(), strict=True)]
+    )
+    assert chosen.ge(0).all()
+    assert chosen.lt(config.vocab_size).all()
+
+
 def test_models_with_other_parts_are_not_supported() -> None:
     for choice in ("default", "tied", "no-norm", "qk-norm", "ffn-silu"):
         assert supports_fused_step(Decoder(TransformerLM(small_config(choice)).bfloat16()))
