@@ -6,7 +6,8 @@
 Install locust, 'llama-cpp-python[server]' and 'transformers[serving]'; a server whose package is missing is
 skipped. locust generates the load in a process of its own. Every client sends one request after another: a
 prompt of `--prompt-tokens` tokens, `--new-tokens` greedy tokens, as a stream. The table shows tokens per
-second, the time until the first token and the time between tokens (p50, p99). llama.cpp gets the run as GGUF
+second, and p50 and p99 of four times: until the first token, between tokens, of the whole request (from
+sending it to its last token), and of the whole request divided by its tokens. llama.cpp gets the run as GGUF
 in F32, and transformers as a Llama in float32. The servers run one after the other. By default each chooses
 its number of threads; `--threads` sets it for all. Use an otherwise idle machine.
 """
@@ -201,6 +202,8 @@ def print_table(console: Any, rows: Sequence[dict[str, Any]]) -> None:
         "tokens/s",
         "first token p50, p99 ms",
         "next token p50, p99 ms",
+        "request p50, p99 ms",
+        "request ÷ tokens p50, p99 ms",
         "errors",
     )
     for heading in headings:
@@ -210,12 +213,20 @@ def print_table(console: Any, rows: Sequence[dict[str, Any]]) -> None:
             row["server"],
             str(row["clients"]),
             f"{row['tokens_per_second']:,.0f}",
-            f"{row['first_token_ms']['p50']:,.0f}, {row['first_token_ms']['p99']:,.0f}",
-            f"{row['next_token_ms']['p50']:,.1f}, {row['next_token_ms']['p99']:,.1f}",
+            format_quantiles(row["first_token_ms"], ",.0f"),
+            format_quantiles(row["next_token_ms"], ",.1f"),
+            format_quantiles(row["request_ms"], ",.0f"),
+            format_quantiles(row["request_ms_per_token"], ",.1f"),
             str(row["errors"]),
             style="bold" if re.match(OURS, row["server"]) else None,
         )
     console.print(table)
+
+
+def format_quantiles(quantiles: dict[str, float | None], spec: str) -> str:
+    """Format the median and the 99th percentile; "none" if nothing was timed."""
+    values = (quantiles[key] for key in ("p50", "p99"))
+    return ", ".join("none" if value is None else format(value, spec) for value in values)
 
 
 if __name__ == "__main__":

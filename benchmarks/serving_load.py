@@ -2,7 +2,9 @@
 
 The environment variable SERVING_LOAD has the request as JSON. At the end the figures are written to the file
 `result`. Tokens are counted as events with text, which all servers send once per token; the first `warm_up`
-seconds are not counted.
+seconds are not counted. The time of a request is measured from sending it to its last token. It is recorded
+if the request was sent after the warm-up and ended before the end of the load. So the load must last several
+times as long as a request.
 """
 
 from __future__ import annotations
@@ -20,6 +22,9 @@ START = time.perf_counter()
 
 first_token: list[float] = []
 next_token: list[float] = []
+whole_request: list[float] = []
+per_token: list[float] = []
+"""The time of a request, divided by its number of tokens."""
 counts = {"tokens": 0, "errors": 0, "requests": 0}
 span = [0.0, 0.0]
 """The times of the first and the last token that count."""
@@ -57,6 +62,9 @@ class Client(HttpUser):  # type: ignore[misc]
                         first_token.append(now - sent)
                 last = now
             counts["requests"] += 1
+            if num_tokens and sent - START > LOAD["warm_up"]:
+                whole_request.append(last - sent)
+                per_token.append((last - sent) / num_tokens)
 
 
 def has_text(event: dict[str, Any]) -> bool:
@@ -73,13 +81,16 @@ def write_figures(environment: object, **options: object) -> None:
         "tokens_per_second": counts["tokens"] / max(span[1] - span[0], 1e-9),
         "first_token_ms": quantiles(first_token),
         "next_token_ms": quantiles(next_token),
+        "request_ms": quantiles(whole_request),
+        "request_ms_per_token": quantiles(per_token),
     }
     Path(LOAD["result"]).write_text(json.dumps(figures))
 
 
-def quantiles(seconds: list[float]) -> dict[str, float]:
-    """Return the median and the 99th percentile in milliseconds; 0 without values."""
-    ordered = sorted(seconds) or [0.0]
-    return {
-        f"p{share}": 1000 * ordered[min(len(ordered) * share // 100, len(ordered) - 1)] for share in (50, 99)
-    }
+def quantiles(seconds: list[float]) -> dict[str, float | None]:
+    """Count the values; return their median and 99th percentile in milliseconds, None without values."""
+    ordered = [1000 * value for value in sorted(seconds)]
+    figures: dict[str, float | None] = {"count": len(ordered)}
+    for share in (50, 99):
+        figures[f"p{share}"] = ordered[len(ordered) * share // 100] if ordered else None
+    return figures
