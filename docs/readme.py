@@ -58,6 +58,14 @@ def decoding_race(shape, batch_size):
     return ours, ours * ratio / earlier
 
 
+def serving_race(clients):
+    """Return the tokens per second of our server, and how many times those of the faster peer."""
+    rows = [row for row in result("2026-11-19-serving.json")["rows"] if row["round"] == 1]
+    speeds = {row["server"]: row["tokens_per_second"] for row in rows if row["clients"] == clients}
+    ours = speeds.pop("bytewright")
+    return ours, ours / max(speeds.values())
+
+
 PEERS = {"base": "2026-11-15-h200-generation", "gpt2": "2026-11-16-h200-generation-gpt2"}
 
 
@@ -73,6 +81,7 @@ def claims():
     speed, speed_ratio = training_race()
     (one, one_ratio), (many, many_ratio) = decoding_race("base", 1), generation_race(PEERS["base"], 256)
     (large, large_ratio), (batch, batch_ratio) = decoding_race("gpt2", 1), decoding_race("gpt2", 32)
+    served, served_ratio = serving_race(32)
     decoding = "[decoding](docs/results/2026-11-18-h200-decoding.md)"
     page = "docs/results/2026-11-15"
     return [
@@ -106,6 +115,12 @@ def claims():
             f"{round(large, -2):,.0f} and {round(batch, -3):,.0f} tokens/s",
             f"{large_ratio:.1f} and {batch_ratio:.1f} times as fast as `transformers`",
             decoding,
+        ),
+        (
+            "server: a model of the recipe `tiny`, two cores, 32 clients",
+            f"{round(served, -2):,.0f} tokens/s",
+            f"{served_ratio:.1f} times as fast as the faster of two peers",
+            "[serving](docs/results/2026-11-19-serving.md)",
         ),
         (
             f"predicted peak GPU memory, {len(memory)} kinds of training step",
