@@ -57,7 +57,7 @@ class StepOptions:
     down: Tiles | None = None
     head: Tiles | None = None
     split: int | None = None
-    """Positions of the cache of one program of attention; None for `decoding.split_for`."""
+    """Positions that one program of attention reads; None for what `decoding.split_for` returns."""
     overlap: bool = True
     """Whether a kernel starts while the one before it still runs."""
     max_overlapped: int | None = None

@@ -29,12 +29,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from bytewright.generate.decoder import Decoder, KeyValueCache
-from bytewright.generate.prompt_chunks import (
-    ChunkLayout,
-    ChunkTable,
-    PromptChunk,
-    select_chunks,
-)
+from bytewright.generate.prompt_chunks import ChunkLayout, ChunkTable, PromptChunk, select_chunks
 from bytewright.generate.row_sampling import RowSettings, SamplingKind, choose_by_row, kind_of
 from bytewright.generate.sampling import draw_uniforms
 from bytewright.generate.transfer import fetch, send
