@@ -72,7 +72,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--earlier", type=Path, nargs="*", default=[], help="earlier results; not repeated")
     parser.add_argument("--sweeps", nargs="+", default=[RATES, *LEVELS], help="the sweeps of recipes to run")
     parser.add_argument(
-        "--points", nargs="+", type=Point.parse, help="SWEEP:WIDTH:SEEDS, instead of --sweeps"
+        "--points", nargs="+", type=Point.parse, help="SWEEP:WIDTH:SEEDS, such as 3 or 5-9, not --sweeps"
     )
     parser.add_argument("--work", type=Path, help="folder for texts and runs; by default a temporary one")
     options = parser.parse_args()
@@ -83,25 +83,36 @@ def parse_arguments() -> argparse.Namespace:
 
 @dataclass(frozen=True)
 class Point:
-    """A size of a sweep, and the number of its seeds, with those of earlier calls."""
+    """A size of a sweep with some seeds; those of earlier calls are not run again."""
 
     sweep: str
     width: int
-    num_seeds: int
+    seeds: range
 
     @classmethod
     def parse(cls, text: str) -> Point:
-        """Read SWEEP:WIDTH:SEEDS."""
-        sweep, width, num_seeds = text.split(":")
-        return cls(sweep, int(width), int(num_seeds))
+        """Read SWEEP:WIDTH:SEEDS, where SEEDS is a number of seeds or the first and the last one.
+
+        >>> Point.parse("isotoken:128:3").seeds, Point.parse("isotoken:128:5-9").seeds
+        (range(0, 3), range(5, 10))
+        """
+        sweep, width, seeds = text.split(":")
+        first, _, last = seeds.rpartition("-")
+        return cls(sweep, int(width), range(int(first), int(last) + 1) if first else range(int(last)))
 
     def trials(self, trials: Iterable[Trial]) -> list[Trial]:
-        """Return the trial of this size once per seed."""
-        first = next(trial for trial in trials if trial.config.model.d_model == self.width)
+        """Return the trials of this size, one for each variant and seed."""
+        by_variant = {variant_of(each): each for each in trials if each.config.model.d_model == self.width}
         return [
-            dataclasses.replace(first, config=dataclasses.replace(first.config, seed=seed))
-            for seed in range(self.num_seeds)
+            dataclasses.replace(trial, config=dataclasses.replace(trial.config, seed=seed))
+            for seed in self.seeds
+            for trial in by_variant.values()
         ]
+
+
+def variant_of(trial: Trial) -> str:
+    """Return the name of the settings that a trial has, or nothing if its sweep has no variants."""
+    return str(trial.labels.get("variant", ""))
 
 
 class Texts:
@@ -165,9 +176,9 @@ class Texts:
 
 
 def make_task(trial: Trial, sweep: str, data: Path, lr: float | None = None) -> Task:
-    """Return the run of a trial on a token file, at its own rate or at `lr`."""
-    config = dataclasses.replace(trial.config, data=DataConfig(train=data))
-    if lr is not None:
+    """Return the run of a trial on a token file, at its own rate or, if it is no variant, at `lr`."""
+    config, variant = dataclasses.replace(trial.config, data=DataConfig(train=data)), variant_of(trial)
+    if lr is not None and not variant:
         config = dataclasses.replace(config, optimizer=dataclasses.replace(config.optimizer, lr=lr))
     model = config.model
     num_steps = config.num_steps
@@ -186,7 +197,11 @@ def make_task(trial: Trial, sweep: str, data: Path, lr: float | None = None) -> 
         "seed": config.seed,
     }
     name = f"{model.d_model}-{num_tokens}-{config.optimizer.lr:g}-{config.seed}"
-    return Task(name, str(model.d_model), config, about, num_slots=2 if model.d_model >= LARGE else 1)
+    shape = str(model.d_model)
+    if variant:
+        about["variant"] = variant
+        name, shape = (f"{each}-{variant.replace(' ', '-').replace(',', '')}" for each in (name, shape))
+    return Task(name, shape, config, about, num_slots=2 if model.d_model >= LARGE else 1)
 
 
 def repeat_task(tasks: Iterable[Task]) -> Task:
@@ -347,11 +362,14 @@ def print_table(record: Record) -> None:
     table = Table(title=f"test documents; floor {record.floor('test'):.5f} bits per byte, rate {record.lr}")
     for heading in ("FLOPs", "width", "parameters", "tokens", "lr", "seeds", "nats/token", "bits/byte"):
         table.add_column(heading, justify="right")
-    for heading in ("std", "fitting: excess", "facts: excess", "tokens/s"):
+    for heading in ("std", "fitting: excess", "facts: excess", "tokens/s", "variant"):
         table.add_column(heading, justify="right")
     complete = [run for run in record.runs if "error" not in run and run["sweep"] != "repeat"]
-    order = sorted(complete, key=lambda run: (level_of(run), run["width"], run["lr"]))
-    for _, group in itertools.groupby(order, key=lambda run: (level_of(run), run["width"], run["lr"])):
+
+    def setting(run: Result) -> tuple[Any, ...]:
+        return level_of(run), run["width"], run["tokens"], run["lr"], run.get("variant", "")
+
+    for _, group in itertools.groupby(sorted(complete, key=setting), key=setting):
         runs = list(group)
         losses = [run["test_bits_per_byte"] for run in runs]
         fitting = np.mean([run["fitting_bits_per_byte"] for run in runs]) - record.floor("fitting")
@@ -371,6 +389,7 @@ def print_table(record: Record) -> None:
             f"{fitting:.5f}",
             f"{np.mean(of_facts) / documents.num_bytes[chosen].sum():.5f}",
             f"{np.mean([run['tokens'] / run['training_seconds'] for run in runs]) / 1e6:.2f}M",
+            runs[0].get("variant", ""),
         )
     console.print(table)
     for run in record.runs:

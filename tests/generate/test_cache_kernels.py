@@ -158,7 +158,7 @@ def test_prompts_are_not_packed_if_their_bits_depend_on_their_place(monkeypatch:
 
     def read_unequally(*given: Any) -> torch.Tensor:
         hidden = read(*given)
-        hidden[17] = hidden[17].nextafter(torch.tensor(torch.inf))
+        hidden[17] = hidden[17].nextafter(torch.full_like(hidden[17], torch.inf))
         return hidden
 
     assert batch._compare_packed()
