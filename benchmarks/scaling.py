@@ -315,7 +315,7 @@ class Record:
         write_report(path, fitting | {"points": self.points("fitting")})
 
     def choose_rate(self, width: int, default: float) -> float:
-        """Return the rate with the lowest validation loss in the sweep of rates, at a width."""
+        """Return the rate with the lowest validation loss in the sweep of rates, if it was run at a width."""
         found = {
             run["lr"]: run["validation_loss"]
             for run in self.runs
@@ -434,8 +434,9 @@ def run_all(options: argparse.Namespace, start: float, work: Path, is_shared: bo
             pool.run(select_new(tasks, record.runs), evaluation, record.add, record.expect_speed)
 
         run(make_task(trial, RATES, data) for trial in sweeps.get(RATES, []))
-        base = read_sweep(RECIPES / f"{RATES}.toml", scale=options.scale).trials[0].config
-        record.lr = record.choose_rate(base.model.d_model, base.optimizer.lr)
+        middle = read_sweep(RECIPES / f"{RATES}.toml", scale=options.scale).trials[0].config.model.d_model
+        stated = read_sweep(RECIPES / f"{LEVELS[0]}.toml", scale=options.scale).trials[0].config.optimizer.lr
+        record.lr = record.choose_rate(middle, stated)
         print(f"{time.monotonic() - start:.0f} s: the rate is {record.lr}", flush=True)
         if options.points:
             tasks = [make_task(trial, name, data, record.lr) for name, trial in points]
