@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import itertools
 import math
+import struct
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -16,7 +18,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from bytewright.generate.row_sampling import settings_values
+from bytewright.generate.row_sampling import settings_row
 from bytewright.generate.sampling import SamplingConfig
 
 CHUNK_TOKENS = 64
@@ -77,23 +79,9 @@ class ChunkTable:
     """Slot, index of the first token, number of tokens, positions of the first token and after the last,
     slot of the chosen token, and the bits of the four settings of the choice."""
 
+    ROW = struct.Struct("=6q4d")
+    """The numbers of a row on the host, as bytes: to pack them is faster than `torch.tensor`."""
     NUM_COLUMNS = 10
-
-    @classmethod
-    def of(
-        cls, chunks: Sequence[PromptChunk], firsts: Sequence[int], num_rows: int, layout: ChunkLayout
-    ) -> ChunkTable:
-        """Return the table of chunks whose first tokens have these indices, with rows that are not used."""
-        numbers = []
-        for chunk, first in zip(chunks, firsts, strict=True):
-            starting = layout.idle_slot if chunk.draws is None else chunk.slot
-            end = chunk.end % layout.capacity
-            numbers.append([chunk.slot, first, len(chunk.ids), chunk.start, end, starting])
-        num_unused = num_rows - len(chunks)
-        numbers += [[layout.idle_slot, 0, 0, 0, 0, layout.idle_slot]] * num_unused
-        samplings = [GREEDY if chunk.draws is None else chunk.draws.sampling for chunk in chunks]
-        settings = settings_values(samplings + [GREEDY] * num_unused)
-        return cls(torch.cat((torch.tensor(numbers), settings.view(torch.long)), dim=1))
 
     @property
     def slots(self) -> Int[Tensor, " chunks"]:
@@ -154,14 +142,32 @@ class ChunkLayout:
         chunk is not initialised.
         """
         ids = [id for chunk in chunks for id in chunk.ids]
-        ends = list(itertools.accumulate(len(chunk.ids) for chunk in chunks))
+        ends = itertools.accumulate(len(chunk.ids) for chunk in chunks)
         places = [range(end - len(chunk.ids), end) for chunk, end in zip(chunks, ends, strict=True)]
         num_rows = FIRST_CHUNKS + math.ceil(FIRST_TOKENS / self.width)
-        table = ChunkTable.of(chunks, [place.start for place in places], num_rows, self).numbers
-        for row, first in enumerate(range(len(ids), FIRST_TOKENS, self.width), FIRST_CHUNKS):
-            table[row, 1], table[row, 2] = first, min(self.width, FIRST_TOKENS - first)
+        rows = self._rows_of(chunks, places, FIRST_CHUNKS)
+        for first in range(len(ids), FIRST_TOKENS, self.width):
+            rows.append(self._idle_row(first, min(self.width, FIRST_TOKENS - first)))
+        rows += [self._idle_row()] * (num_rows - len(rows))
         ids += [self.idle_id] * (FIRST_TOKENS - len(ids))
-        return torch.cat((table.flatten(), torch.tensor(ids))), places
+        return _join(rows, ids), places
+
+    def _rows_of(self, chunks: Sequence[PromptChunk], places: Sequence[range], num_rows: int) -> list[bytes]:
+        """Return rows of the table for chunks whose tokens are at these places, and for unused rows."""
+        rows = []
+        for chunk, place in zip(chunks, places, strict=True):
+            sampling, starting = GREEDY, self.idle_slot
+            if chunk.draws is not None:
+                sampling, starting = chunk.draws.sampling, chunk.slot
+            end = chunk.end % self.capacity
+            numbers = chunk.slot, place.start, len(place), chunk.start, end, starting
+            rows.append(ChunkTable.ROW.pack(*numbers, *settings_row(sampling)))
+        return rows + [self._idle_row()] * (num_rows - len(chunks))
+
+    def _idle_row(self, first: int = 0, num_tokens: int = 0) -> bytes:
+        """Return the row of unused places, none by default."""
+        numbers = self.idle_slot, first, num_tokens, 0, 0, self.idle_slot
+        return ChunkTable.ROW.pack(*numbers, *settings_row(GREEDY))
 
     def repeat_first(self, ids: Sequence[int]) -> list[PromptChunk]:
         """Return first chunks with these tokens, all of the idle slot, as many as one call can read."""
@@ -182,15 +188,19 @@ class ChunkLayout:
         """
         firsts = range(0, len(chunks) * self.width, self.width)
         places = [range(first, first + len(chunk.ids)) for first, chunk in zip(firsts, chunks, strict=True)]
-        table = ChunkTable.of(chunks, firsts, LATER_CHUNKS, self).numbers
-        ids = torch.full((LATER_CHUNKS, self.width), self.idle_id)
-        for row, chunk in zip(ids, chunks, strict=False):
-            row[: len(chunk.ids)] = torch.tensor(list(chunk.ids))
-            row[len(chunk.ids) :] = chunk.ids[-1]
-        return torch.cat((table.flatten(), ids.flatten())), places
+        ids: list[int] = []
+        for chunk in chunks:
+            ids += [*chunk.ids, *[chunk.ids[-1]] * (self.width - len(chunk.ids))]
+        ids += [self.idle_id] * (LATER_CHUNKS * self.width - len(ids))
+        return _join(self._rows_of(chunks, places, LATER_CHUNKS), ids), places
 
     def unpack_later(self, packed: Int[Tensor, " numbers"]) -> tuple[ChunkTable, Int[Tensor, "chunks seq"]]:
         """Return the table and the ids of later chunks."""
         num_ids = LATER_CHUNKS * self.width
         table = packed[:-num_ids].view(LATER_CHUNKS, ChunkTable.NUM_COLUMNS)
         return ChunkTable(table), packed[-num_ids:].view(LATER_CHUNKS, self.width)
+
+
+def _join(rows: Sequence[bytes], ids: Sequence[int]) -> Int[Tensor, " numbers"]:
+    """Return the rows of a table and ids in one tensor."""
+    return torch.frombuffer(bytearray(b"".join([*rows, array("q", ids)])), dtype=torch.long)

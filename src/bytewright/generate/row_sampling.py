@@ -104,13 +104,14 @@ class RowSettings:
 
 
 def settings_values(configs: Sequence[SamplingConfig]) -> Float[Tensor, "rows 4"]:
-    """Return the temperature, `top_p`, `min_p` and `top_k` of each row, on the host."""
-    limits = [NO_LIMIT if config.top_k is None else min(config.top_k, NO_LIMIT) for config in configs]
-    values = [
-        (config.temperature, config.top_p, config.min_p, limit)
-        for config, limit in zip(configs, limits, strict=True)
-    ]
-    return torch.tensor(values, dtype=torch.float64).view(-1, 4)
+    """Return the `settings_row` of each row, on the host."""
+    return torch.tensor([settings_row(config) for config in configs], dtype=torch.float64).view(-1, 4)
+
+
+def settings_row(config: SamplingConfig) -> tuple[float, float, float, int]:
+    """Return the temperature, `top_p`, `min_p` and `top_k` of a row."""
+    limit = NO_LIMIT if config.top_k is None else min(config.top_k, NO_LIMIT)
+    return config.temperature, config.top_p, config.min_p, limit
 
 
 def choose_by_row(
