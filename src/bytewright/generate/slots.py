@@ -27,6 +27,7 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from bytewright.generate.decoder import Decoder, KeyValueCache
 from bytewright.generate.prompt_chunks import ChunkLayout, ChunkTable, PromptChunk, select_chunks
@@ -141,9 +142,10 @@ class SlotBatch:
 
     def read(self, chunks: Sequence[PromptChunk]) -> ReadChunks:
         """Read chunks that `select` has chosen, and choose the tokens after prompts that are complete."""
-        self.reset_released()
         for chunk in chunks:
             self._prepare(chunk)
+        self.reset_released()
+        self._write_uniforms(chunks)
         kind = max((self.kinds[chunk.slot] for chunk in chunks if chunk.draws), default=None)
         if not self.is_on_gpu:
             return self._read_on_cpu(chunks[0], kind)
@@ -163,16 +165,25 @@ class SlotBatch:
         """Prepare the slot of a chunk for the choice of tokens, if the prompt ends with it."""
         if chunk.draws is None:
             return
+        self._released.discard(chunk.slot)  # the call writes its id and its position
         self.kinds[chunk.slot] = kind_of(chunk.draws.sampling)
-        if self.kinds[chunk.slot] != SamplingKind.GREEDY:
-            num_draws = chunk.draws.max_new_tokens
-            uniforms = draw_uniforms(chunk.draws.sampling.seed, chunk.draws.row, num_draws)
-            self.uniforms[chunk.slot, :num_draws] = send(uniforms, self.decoder.device)
         # Earlier sequences in this slot may have written NaN to the positions after the prompt: one that
         # failed, or on a GPU one whose round continued after its last token. The attention kernels load only
         # positions that the current sequence has written.
         if not self.decoder.has_kernel:
             self.cache.clear(chunk.slot, chunk.end)
+
+    def _write_uniforms(self, chunks: Sequence[PromptChunk]) -> None:
+        """Write the random numbers of sequences that start to draw tokens."""
+        drawn = {
+            chunk.slot: draw_uniforms(draws.sampling.seed, draws.row, draws.max_new_tokens)
+            for chunk in chunks
+            if (draws := chunk.draws) and self.kinds[chunk.slot] != SamplingKind.GREEDY
+        }
+        if drawn:
+            slots = send(torch.tensor(list(drawn)), self.decoder.device)
+            uniforms = send(pad_sequence(list(drawn.values()), batch_first=True), self.decoder.device)
+            self.uniforms[:, : uniforms.shape[1]].index_copy_(0, slots, uniforms)
 
     def _read_on_cpu(self, chunk: PromptChunk, kind: SamplingKind | None) -> ReadChunks:
         rows, starts = torch.tensor([chunk.slot]), torch.tensor([chunk.start])
