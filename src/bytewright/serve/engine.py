@@ -15,7 +15,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -27,7 +27,7 @@ from bytewright.generate.model_check import list_users_classes, reason_against_c
 from bytewright.generate.prompt_chunks import PromptChunk
 from bytewright.generate.reference import check_ids, check_prompts
 from bytewright.generate.row_sampling import kind_of
-from bytewright.generate.slots import Round, SlotBatch
+from bytewright.generate.slots import ReadChunks, Round, SlotBatch
 from bytewright.model import TransformerLM
 from bytewright.serve.jobs import (
     NOT_FINITE,
@@ -53,7 +53,7 @@ class _LaunchedRound:
     """A round that was launched, and the job of each row whose tokens are used."""
 
     round: Round
-    owners: Sequence[tuple[int, RunningJob]]
+    owners: Mapping[int, RunningJob]
 
 
 @dataclass
@@ -106,7 +106,11 @@ class Engine:
         )
         self._changed = threading.Condition()
         self._waiting: deque[Job] = deque()
+        self._has_cancelled = False
+        """Whether jobs were cancelled since the last turn."""
         self._in_slots: dict[int, RunningJob] = {}
+        self._reading: dict[int, RunningJob] = {}
+        """Those jobs in slots whose prompts were not read completely."""
         self._leaving: set[RunningJob] = set()
         """Jobs whose last tokens are being computed, and whose slots are free for other jobs."""
         self._num_scored = 0
@@ -165,10 +169,11 @@ class Engine:
             raise UsageError(message, key="n", expected=self.max_waiting, found=len(jobs))
 
     def cancel(self, jobs: Iterable[Job]) -> None:
-        """End jobs without an update, before the next step."""
+        """End submitted jobs before the next step, without an update."""
         with self._changed:
             for job in jobs:
                 job.is_cancelled = True
+            self._has_cancelled = True
             self._changed.notify_all()
 
     def close(self) -> None:
@@ -226,7 +231,9 @@ class Engine:
     def _wait_for_work(self) -> bool:
         """Wait until there is a job; return False if the thread must end."""
         with self._changed:
-            self._changed.wait_for(lambda: self._must_stop or self._all_running() or self._waiting)
+            self._changed.wait_for(
+                lambda: self._must_stop or self._in_slots or self._leaving or self._waiting
+            )
             return not self._must_stop
 
     def _take_turn(self) -> None:
@@ -246,46 +253,54 @@ class Engine:
     def _admit(self) -> None:
         """Remove cancelled jobs, and give free slots to waiting ones, the lowest slot first."""
         with self._changed:
-            for running in [running for running in self._all_running() if running.job.is_cancelled]:
-                self._release(running)
-            for job in [job for job in self._waiting if job.is_cancelled]:
-                self._waiting.remove(job)
-                self._stats.num_waiting_tokens -= self._max_tokens(job)
+            if self._has_cancelled:
+                self._remove_cancelled()
             for slot in self._free_slots()[: len(self._waiting)]:
                 job = self._waiting.popleft()
                 self._stats.num_waiting_tokens -= self._max_tokens(job)
-                self._in_slots[slot] = RunningJob(job, slot, self.config)
+                self._in_slots[slot] = self._reading[slot] = RunningJob(job, slot, self.config)
                 self._num_scored += job.num_top is not None
+
+    def _remove_cancelled(self) -> None:
+        """Remove cancelled jobs; the caller holds the lock."""
+        for running in [running for running in self._all_running() if running.job.is_cancelled]:
+            self._release(running)
+        for job in [job for job in self._waiting if job.is_cancelled]:
+            self._waiting.remove(job)
+            self._stats.num_waiting_tokens -= self._max_tokens(job)
+        self._has_cancelled = False
 
     def _read_chunks(self) -> None:
         """Read the next chunks of prompts in one call, first of those that have waited longest."""
-        waiting = [running for running in self._in_slots.values() if running.is_reading]
-        if not waiting:
+        if not self._reading:
             return
+        waiting = list(self._reading.values())
         chunks = [running.next_chunk() for running in waiting]
         chosen = self.batch.select(chunks)
         read = self.batch.read([chunks[number] for number in chosen])
         self._stats.num_chunks += len(chosen)
-        started: list[tuple[int, RunningJob]] = []
+        started: dict[int, RunningJob] = {}
         for row, number in enumerate(chosen):
             running, chunk = waiting[number], chunks[number]
             if running.job.scores_prompt:
                 self._score_prompt(running, chunk, read.hidden_of(row))
-            running.num_read += len(chunk.ids)
+            running.length += len(chunk.ids)
             self._stats.num_prompt_tokens += len(chunk.ids)
-            if not running.is_reading and self._end_prompt(running, read.last[row]):
-                running.num_launched = 1
-                started.append((row, running))
+            if not running.is_reading and self._end_prompt(running, read, row):
+                started[row] = running
         if started:
             assert read.first is not None
-            self._launched.append(_LaunchedRound(read.first, started))
+            self._add_launched(read.first, started, num_steps=1)
 
-    def _end_prompt(self, running: RunningJob, last: Tensor) -> bool:
+    def _end_prompt(self, running: RunningJob, read: ReadChunks, row: int) -> bool:
         """Report the scores of a prompt that was read; return whether tokens follow it.
 
-        `last` is the hidden state of its last token.
+        `row` is the number of its last chunk in the call.
         """
-        if not running.is_prompt_finite(last):
+        del self._reading[running.slot]
+        # If a token follows, its choice checks the state.
+        has_finite_state = running.room > 0 or bool(read.last[row].isfinite().all())
+        if not (has_finite_state and running.has_finite_scores()):
             self._end(running, Update(error=NOT_FINITE))
             return False
         if running.prompt_scores:
@@ -295,31 +310,32 @@ class Engine:
         return running.room > 0
 
     def _launch(self) -> bool:
-        """Launch steps for all jobs that have room for more tokens; return whether there are any."""
-        active = [running for running in self._in_slots.values() if 0 < running.num_launched < running.room]
+        """Launch steps for all jobs whose prompts were read; return whether there are any."""
+        active = dict(self._in_slots)
+        for slot in self._reading:
+            del active[slot]
         if not active:
             return False
         # One step if other prompts are waiting to be read, or if every step is scored.
-        is_reading = any(running.is_reading for running in self._in_slots.values())
-        has_many_steps = self.batch.is_on_gpu and not is_reading and not self._needs_scores()
+        has_many_steps = self.batch.is_on_gpu and not self._reading and not self._needs_scores()
         num_steps = STEPS_PER_ROUND if has_many_steps else 1
-        num_tokens = max(running.length for running in active)
-        round = self.batch.launch([running.slot for running in active], num_tokens, num_steps)
-        self._launched.append(_LaunchedRound(round, [(running.slot, running) for running in active]))
+        num_tokens = max(running.length for running in active.values())
+        round = self.batch.launch(list(active), num_tokens, num_steps)
         self._stats.num_steps += num_steps
-        for running in active:
-            running.num_launched = min(running.num_launched + num_steps, running.room)
-        if self.batch.is_on_gpu and not self._needs_scores():
-            self._release_early([running for running in active if running.num_launched == running.room])
+        self._add_launched(round, active, num_steps)
         return True
 
-    def _release_early(self, launched: Sequence[RunningJob]) -> None:
-        """Free the slots of jobs before their last tokens arrive.
+    def _add_launched(self, round: Round, owners: Mapping[int, RunningJob], num_steps: int) -> None:
+        """Add a round, and free the slots of jobs whose last tokens it computes.
 
         The device computes in the order of the calls, so the next jobs change the slots only after that.
         """
+        self._launched.append(_LaunchedRound(round, owners))
+        for running in owners.values():
+            running.length += num_steps
+        complete = [running for running in owners.values() if running.length >= running.full_length]
         with self._changed:
-            for running in launched:
+            for running in complete:
                 del self._in_slots[running.slot]
                 self.batch.release(running.slot)
                 self._leaving.add(running)
@@ -331,7 +347,7 @@ class Engine:
     def _process(self, launched: _LaunchedRound) -> None:
         """Report the tokens of a round, and end jobs that are complete."""
         chosen = launched.round.ids()
-        for row, running in launched.owners:
+        for row, running in launched.owners.items():
             if running.has_ended:
                 continue
             update = running.accept(chosen[row])
@@ -342,7 +358,7 @@ class Engine:
                 update = update._replace(scores=self._score(logits, update.ids, running.job.num_top))
             if update.is_last:
                 self._end(running, update)
-            elif update.ids:
+            else:
                 self._updates.append((running.job, update))
 
     def _score_prompt(self, running: RunningJob, chunk: PromptChunk, states: Tensor) -> None:
@@ -368,6 +384,7 @@ class Engine:
             self._leaving.remove(running)
             return
         del self._in_slots[running.slot]
+        self._reading.pop(running.slot, None)
         self.batch.release(running.slot)
 
     def _all_running(self) -> list[RunningJob]:

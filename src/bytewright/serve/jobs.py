@@ -82,61 +82,53 @@ class RunningJob:
     job: Job
     slot: int
     config: ModelConfig
-    num_read: int = 0
-    """The number of tokens of the prompt that were read."""
-    num_launched: int = 0
-    """The number of tokens that launched steps choose."""
-    num_written: int = 0
-    """The number of tokens that were reported."""
+    length: int = 0
+    """The number of tokens of the prompt that were read, plus those that launched steps choose."""
     has_ended: bool = False
     room: int = field(init=False)
     """The largest number of tokens that it can write."""
+    full_length: int = field(init=False)
+    """The length at which all its tokens are chosen."""
+    num_left: int = field(init=False)
+    """The largest number of tokens that it can still report."""
     end_ids: frozenset[int] = field(init=False)
     """Ids that end the text: its stop tokens, and `NO_TOKEN`."""
     prompt_scores: list[TokenScore] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.room = min(self.config.context_length - len(self.job.prompt), self.job.sampling.max_new_tokens)
+        self.full_length = len(self.job.prompt) + self.room
+        self.num_left = self.room
         self.end_ids = frozenset((*self.job.sampling.stop_tokens, NO_TOKEN))
 
     @property
     def is_reading(self) -> bool:
         """Whether a part of the prompt was not read yet."""
-        return self.num_read < len(self.job.prompt)
-
-    @property
-    def length(self) -> int:
-        """The number of tokens after the next step."""
-        return len(self.job.prompt) + self.num_launched
+        return self.length < len(self.job.prompt)
 
     def next_chunk(self) -> PromptChunk:
         """Return the next tokens of the prompt."""
-        ids = self.job.prompt[self.num_read : self.num_read + CHUNK_TOKENS]
-        has_next = self.room > 0 and self.num_read + len(ids) == len(self.job.prompt)
+        ids = self.job.prompt[self.length : self.length + CHUNK_TOKENS]
+        has_next = self.room > 0 and self.length + len(ids) == len(self.job.prompt)
         draws = RowDraws(self.job.sampling, self.job.row, self.room) if has_next else None
-        return PromptChunk(self.slot, self.num_read, ids, draws)
+        return PromptChunk(self.slot, self.length, ids, draws)
 
-    def is_prompt_finite(self, last: Float[Tensor, " d_model"]) -> bool:
-        """Return whether the scores of the prompt and the state of its last token are finite.
-
-        The state is checked here only if no token follows; otherwise the choice of the first token checks it.
-        """
-        has_finite_scores = all(math.isfinite(score.logprob) for score in self.prompt_scores)
-        return has_finite_scores and (self.room > 0 or bool(last.isfinite().all()))
+    def has_finite_scores(self) -> bool:
+        """Return whether the scores of the prompt are finite."""
+        return all(math.isfinite(score.logprob) for score in self.prompt_scores)
 
     def accept(self, chosen: list[int]) -> Update:
         """Return the update for newly chosen ids: those that belong to the text, and its end if it ends."""
-        ids = chosen[: self.room - self.num_written]
-        reason: Reason | None = None
-        if not self.end_ids.isdisjoint(ids):
-            end = next(place for place, id in enumerate(ids) if id in self.end_ids)
-            if ids[end] == NO_TOKEN:
-                return Update(error=NOT_FINITE)
-            ids, reason = ids[:end], "stop"
-        elif self.num_written + len(ids) == self.room:
-            reason = find_reason(self.config, self.job.prompt, self.room, self.job.sampling)
-        self.num_written += len(ids)
-        return Update(ids=ids, reason=reason)
+        if len(chosen) < self.num_left and self.end_ids.isdisjoint(chosen):  # the usual case
+            self.num_left -= len(chosen)
+            return Update(chosen)
+        ids = chosen[: self.num_left]
+        end = next((place for place, id in enumerate(ids) if id in self.end_ids), None)
+        if end is None:
+            return Update(ids, reason=find_reason(self.config, self.job.prompt, self.room, self.job.sampling))
+        if ids[end] == NO_TOKEN:
+            return Update(error=NOT_FINITE)
+        return Update(ids[:end], reason="stop")
 
 
 def score_ids(
