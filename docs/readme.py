@@ -51,7 +51,7 @@ def generation_race(name, batch_size):
 
 def decoding_race(shape, batch_size):
     """Return our tokens per second with the fused step, and how many times those of the peer."""
-    rows = result("2026-11-18-h200-decoding.json")["generation"]
+    rows = result("2026-11-19-h200-decoding.json")["generation"]
     case = str((shape, batch_size, 16))
     (ours,) = [row["tokens_per_s"] for row in rows if row["case"] == case and row["sampling"] == "greedy"]
     earlier, ratio = generation_race(PEERS[shape], batch_size)
@@ -82,7 +82,7 @@ def claims():
     (one, one_ratio), (many, many_ratio) = decoding_race("base", 1), generation_race(PEERS["base"], 256)
     (large, large_ratio), (batch, batch_ratio) = decoding_race("gpt2", 1), decoding_race("gpt2", 32)
     served, served_ratio = serving_race(32)
-    decoding = "[decoding](docs/results/2026-11-18-h200-decoding.md)"
+    decoding = "[decoding](docs/results/2026-11-19-h200-decoding.md)"
     page = "docs/results/2026-11-15"
     return [
         ("measured", "result", "compared with", "details"),

@@ -28,7 +28,7 @@ def speed_rows():
 
 def fused_step_speed():
     """Return tokens per second of the base model for one prompt on the H200, with the fused step."""
-    rows = result("2026-11-18-h200-decoding.json")["generation"]
+    rows = result("2026-11-19-h200-decoding.json")["generation"]
     case = str(("base", 1, 16))
     (speed,) = [row["tokens_per_s"] for row in rows if row["case"] == case and row["sampling"] == "greedy"]
     return speed

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from statistics import median
-
 from records import result
 
 measured = result("2026-11-19-h200-decoding.json")
+probe = measured["probe"]
 earlier = result("2026-11-18-h200-decoding.json")
+peers = {
+    "gpt2": result("2026-11-16-h200-generation-gpt2.json"),
+    "base": result("2026-11-15-h200-generation.json"),
+}
 CASES = {
     ("gpt2", 1, 16): "GPT-2 small, 1 prompt of 16 tokens",
     ("gpt2", 1, 768): "GPT-2 small, 1 prompt of 768 tokens",
@@ -16,6 +19,7 @@ CASES = {
     ("base", 1, 16): "base model, 1 prompt of 16 tokens",
 }
 GOALS = dict(zip(CASES, (5_000, 5_000, 80_000, 50_000, 8_500), strict=True))
+KINDS = ("greedy", "sampled", "top-k 50, top-p 0.95")
 SHAPES = {"gpt2": "GPT-2 small", "base": "base model"}
 ATTENTION = {
     "gpt2-66": "GPT-2 small, 256 sequences of 66 tokens",
@@ -26,37 +30,55 @@ ATTENTION = {
 }
 
 
-def call_rows():
-    yield ("greedy", "tokens/s", "2026-11-18", "goal")
-    before = {
-        row["case"]: row["tokens_per_s"] for row in earlier["generation"] if row["sampling"] == "greedy"
+def greedy(page):
+    """Return the rows of whole greedy calls by case."""
+    return {row["case"]: row for row in page["generation"] if row["sampling"] == "greedy"}
+
+
+def times_of_peer(case):
+    """Return how many times the speed of `transformers`, static and compiled, a call has; None if unknown."""
+    shape, batch_size, length = case
+    speeds = {
+        row["batch_size"]: row["tokens_per_second"]["median"]
+        for row in peers[shape]["rows"]
+        if row["contestant"] == "transformers, static cache, compiled"
     }
-    for row in measured["calls"]:
-        case = tuple(row["case"])
-        speeds = row["tokens_per_s"], before[str(case)], GOALS[case]
-        yield (CASES[case], *(f"{speed:,.0f}" for speed in speeds))
+    return f"{greedy(measured)[str(case)]['tokens_per_s'] / speeds[batch_size]:.1f}" if length == 16 else ""
 
 
-def turns(section, shape, steps=8):
-    """Return the speeds of both in each turn after the first one, which captures."""
-    found = [row for row in measured[section] if (row["shape"], row["steps"]) == (shape, steps)]
-    return [(row["static batch"], row["engine"]) for row in found[1:]]
+def call_rows():
+    yield ("greedy", "tokens/s", "2026-11-18", "goal", "÷ transformers", "memory bandwidth")
+    now, before = greedy(measured), greedy(earlier)
+    for case, name in CASES.items():
+        speeds = now[str(case)]["tokens_per_s"], before[str(case)]["tokens_per_s"], GOALS[case]
+        share = f"{100 * now[str(case)]['bandwidth']:.0f} %"
+        yield (name, *(f"{speed:,.0f}" for speed in speeds), times_of_peer(case), share)
 
 
 def engine_rows():
-    yield ("tokens/s, medians", "static batch", "engine", "ratio", "ratios of the turns", "ratio before")
+    yield (
+        "tokens/s, medians of nine turns", "static batch", "engine", "lowest and highest", "ratio",
+        "ratio, host code before", "ratio, 2026-11-18",
+    )  # fmt: skip
+    old = {"gpt2": 0.73, "base": 0.57}
     for shape, name in SHAPES.items():
-        static, engine = (median(values) for values in zip(*turns("engine", shape), strict=True))
-        old = [median(values) for values in zip(*turns("engine-before", shape), strict=True)]
-        ratios = ", ".join(f"{ours / theirs:.2f}" for theirs, ours in turns("engine", shape))
-        speeds = f"{static:,.0f}", f"{engine:,.0f}"
-        yield (name, *speeds, f"{engine / static:.2f}", ratios, f"{old[1] / old[0]:.2f}")
+        found, before = measured["engine"][shape], measured["engine with the host code before"][shape]
+        engine = found["rows"]["engine"]
+        yield (
+            name,
+            f"{found['rows']['static batch']['median']:,.0f}",
+            f"{engine['median']:,.0f}",
+            f"{engine['lowest']:,.0f} to {engine['highest']:,.0f}",
+            f"{found['ratio']:.2f}",
+            f"{before['ratio']:.2f}",
+            f"{old[shape]:.2f}",
+        )
 
 
 def attention_rows():
     yield ("microseconds of one layer", "splits of 64", "whole, registers", "whole, matrix units", "floor")
     for case, name in ATTENTION.items():
-        times = measured["attention"][case]
+        times = probe["attention"][case]
         kinds = times["split64"], times["loop-64-2"], times["dots-64-1-3"], times["floor"]
         yield (name, *(f"{time:.1f}" for time in kinds))
 
@@ -65,15 +87,15 @@ def step(attention, tokens, variant="now"):
     """Return the microseconds of a step of 32 rows."""
     return next(
         row["us"]
-        for row in measured["steps of 32 rows"]
+        for row in probe["steps of 32 rows"]
         if (row["attention"], row["tokens"], row["variant"]) == (attention, tokens, variant)
     )
 
 
 def change_rows():
-    heads = {(row["rows"], row["columns"]): row["us"] for row in measured["products of the head"]}
-    reading, chunks = measured["reading"]["32 x 768, kernels"], measured["reading"]["first chunks, graph"]
-    steps = measured["steps of 256 rows"]
+    heads = {(row["rows"], row["columns"]): row["us"] for row in probe["products of the head"]}
+    reading, chunks = probe["reading"]["32 x 768, kernels"], probe["reading"]["first chunks, graph"]
+    steps = probe["steps of 256 rows"]
     yield ("microseconds", "before", "after")
     same, gpt2 = "the same", "GPT-2 small"
     rows = {
@@ -99,46 +121,85 @@ def change_rows():
     yield from ((name, f"{before:,.0f}", f"{after:,.0f}") for name, (before, after) in rows.items())
 
 
-def rounds(shape, steps):
-    """Return the best ratio of a turn with this number of steps per round."""
-    return max(ours / theirs for theirs, ours in turns("engine", shape, steps))
+def step_row(case, variant="default", sampling="greedy") -> float:
+    """Return the microseconds of a captured step."""
+    return next(
+        row["us"]
+        for row in measured["steps"]
+        if (row["case"], row["variant"], row["sampling"]) == (str(case), variant, sampling)
+    )
 
 
+def step_rows():
+    yield ("microseconds of a step", *KINDS)
+    for case, name in CASES.items():
+        times = [step_row(case, sampling=kind) for kind in KINDS]
+        yield (name, *(f"{time:.0f}" for time in times))
+
+
+for case, goal in GOALS.items():
+    assert greedy(measured)[str(case)]["lowest"] > goal, "all goals of whole calls are met"
+for shape in SHAPES:
+    assert measured["engine"][shape]["ratio"] >= 0.85, "the goal of the engine is met"
+    assert measured["engine"][shape]["has_equal_rows"]
+assert measured["engine with the host code before"]["base"]["ratio"] < 0.85
+(alone,) = measured["rows"]
+assert all(alone[kind] for kind in ("fused", "equal slots", *KINDS))
+sequences = [
+    tuple(map(int, row[kind].split("/"))) for row in measured["check"] if "greedy" in row for kind in KINDS
+]
+steps = [row for row in measured["check"] if "rows" in row]
+assert all(row["same bits"] for row in steps)
+largest = max(row["fused"] for row in steps if row["precision"] == "fp32")
+ratio_of_errors = max(row["fused"] / row["before"] for row in steps)
+engine, before = (
+    measured[name]["base"]["rows"]["engine"]["median"]
+    for name in ("engine", "engine with the host code before")
+)
+round_ms, steps_ms = 1e3 * 8 * 256 / before, 8e-3 * probe["steps of 256 rows"]["base"]["now"]
+differing = measured["draws on a CPU"]["share of draws with different tokens"]
+differing_texts = 1 - (1 - differing) ** 24
 versions = measured["versions"]
-static = median(theirs for theirs, _ in turns("engine", "gpt2"))
-engine, before = (median(ours for _, ours in turns(name, "gpt2")) for name in ("engine", "engine-before"))
-slow = min(ours for _, ours in turns("engine", "base"))
 FIGURES = [
     f"torch {versions['torch']} and triton {versions['triton']}",
     list(call_rows()),
+    list(step_rows()),
     list(engine_rows()),
     list(attention_rows()),
     list(change_rows()),
-    f"generates {engine / before:.1f} times as many tokens per second as before",
-    f"one turn has only {slow:,.0f}",
-    f"the best ratios with 10 steps per round were {rounds('gpt2', 10):.2f} and {rounds('base', 10):.2f}",
+    f"{engine / before:.2f} times as many\ntokens per second",
+    f"took {round_ms:.1f} ms, of which the steps need {steps_ms:.1f} ms",
+    f"{sum(same for same, _ in sequences)} of {sum(count for _, count in sequences)} sequences",
+    f"different tokens in {100 * differing:.2f} % of the draws",
+    f"{100 * differing_texts:.0f} % of sequences of 24 tokens",
+    f"below {largest:.1g} in float32",
+    f"at most {ratio_of_errors:.2f} times",
 ]
 GIVEN = {
-    "commit 0ab271c5": "the commit that contains the measured code",
+    "df7781ac": "the commits of the records",
+    "8c14f1a2": "the commits of the records",
+    "0ab271c5": "the commit of the earlier session",
     "one H200 and 16 cores": "the machine",
     "12 layers, width 768, vocabulary 50,257 and context 1,024": "--shape gpt2",
     "by 200 tokens": "SamplingConfig(max_new_tokens=200)",
+    "bandwidth of 4.8 TB/s": "decoding.py",
+    "32 prompts of 768 tokens missed": "the arguments of the benchmark",
     "runs 256 slots": "--slots 256",
+    "512 requests ran in 256 slots": "decoding_checks.py",
     "prompts of 1 to 32 tokens": "serving_engine.py",
     "1 to 200 new tokens": "serving_engine.py",
     "100 tokens after 16": "serving_engine.py",
     "goal of 0.85": "set before the measurement",
-    "4.3 TB/s": "the copy speed of 2026-11-15",
-    "took 149 to 171 ms of about 840\nms": "gc.callbacks in that session",
+    "divided by 4.3 TB/s": "the copy speed of 2026-11-15",
     "256 programs": "kernels/decoding.py",
-    "32 prompts of 768 tokens missed": "the arguments of the benchmark",
     "programs of 64 positions": "kernels/decoding.py",
     "one of 16 rows": "kernels/decoding.py",
     "kernel for 50,257 columns": "--shape gpt2",
     "read 32 prompts in rows of 64 tokens": "generate/slots.py of the day before",
     "packed into\n  512 tokens": "generate/prompt_chunks.py",
     "product of 32 rows": "the arguments of the benchmark",
-    "one text at 32 places": "generate/prompt_chunks.py",
-    "heads of 8": "the failed tests",
-    "26 tests": "printed by pytest in that session",
+    "with 1, 2, 33 and 70 rows": "decoding_checks.py",
+    "50,257 nearly equal probabilities": "--shape gpt2",
+    "8 of 10 sampled ones": "the same records",
+    "199 tests": "printed by pytest in that session",
 }
