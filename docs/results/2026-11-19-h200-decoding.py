@@ -200,6 +200,7 @@ GIVEN = {
     "product of 32 rows": "the arguments of the benchmark",
     "with 1, 2, 33 and 70 rows": "decoding_checks.py",
     "50,257 nearly equal probabilities": "--shape gpt2",
+    "prompts of 16 tokens": "the arguments of the earlier pages",
     "8 of 10 sampled ones": "the same records",
     "199 tests": "printed by pytest in that session",
 }
