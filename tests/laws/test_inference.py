@@ -18,8 +18,8 @@ from bytewright.laws.inference import (
     student_tail,
 )
 from bytewright.laws.law import Law, fit_law
+from bytewright.laws.minimisers import Vector
 from bytewright.laws.points import Point, Points
-from bytewright.laws.power import Vector
 
 
 @pytest.mark.parametrize(

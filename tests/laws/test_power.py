@@ -12,8 +12,9 @@ from synthetic import TRUE, law_points
 from bytewright.errors import UsageError
 from bytewright.laws import power
 from bytewright.laws.law import LAW_FIELDS, fit_law
+from bytewright.laws.minimisers import solve_nonnegative
 from bytewright.laws.points import Point, Points
-from bytewright.laws.power import OBJECTIVES, Objective, fit_power_laws, solve_nonnegative
+from bytewright.laws.power import OBJECTIVES, Objective, fit_power_laws
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)

@@ -34,8 +34,9 @@ from bytewright.laws.isoflop import (
     fit_parabolas,
 )
 from bytewright.laws.law import LAW_FIELDS, SYMBOLS, Law, fit_law
+from bytewright.laws.minimisers import Vector
 from bytewright.laws.points import Points
-from bytewright.laws.power import Objective, Vector
+from bytewright.laws.power import Objective
 
 LOGS = frozenset({"size_scale", "data_scale", "best_size", "best_tokens"})
 """Positive values, whose intervals are symmetric on a log scale."""

@@ -20,8 +20,8 @@ import numpy as np
 
 from bytewright.errors import UsageError
 from bytewright.laws.inference import CONFIDENCE, student_quantile
+from bytewright.laws.minimisers import Vector
 from bytewright.laws.points import Points
-from bytewright.laws.power import Vector
 
 NUM_RESAMPLES = 100
 SAME = 1e-12

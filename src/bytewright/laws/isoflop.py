@@ -16,8 +16,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from bytewright.errors import UsageError
+from bytewright.laws.minimisers import Vector
 from bytewright.laws.points import Points
-from bytewright.laws.power import PowerFit, Vector, fit_power_laws
+from bytewright.laws.power import PowerFit, fit_power_laws
 
 LEVEL_GAP = 1.25
 """A level ends where the next larger compute is higher by more than this factor."""

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from bytewright.errors import UsageError
+from bytewright.laws.minimisers import Vector
 from bytewright.laws.points import FLOPS_PER_PARAMETER_AND_TOKEN, Points
-from bytewright.laws.power import Objective, PowerFit, Vector, fit_power_laws
+from bytewright.laws.power import Objective, PowerFit, fit_power_laws
 
 MIN_DISTINCT = 3
 """The least number of different N and of different D: two do not distinguish a power law from a constant."""
