@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from decimal import Decimal
 from itertools import islice
-from math import log2, log10
+from math import log10
 
 from records import percent
 
@@ -13,6 +13,7 @@ from bytewright.corpus.worldbook import World, Worldbook
 from bytewright.corpus.worldbook.curves import (
     capacity_exponent,
     data_exponent,
+    fact_bits,
     local_exponent,
     unseen_share,
     unstored_share,
@@ -34,8 +35,7 @@ decades = Counter(len(str(distance)) - 1 for distance in recalls)
 recall_exponent = 1 + log10(decades[2] / decades[3])
 """A density that falls as d^-a has a mass per decade that falls as d^(1-a)."""
 
-facts = [book.grammar.lexicons[name] for name in book.grammar.facts]
-bits_per_person = sum(log2(len(lexicon.words)) for lexicon in facts)
+fact_bits_per_person = sum(fact_bits(book.grammar).values())
 mentions = [10**power for power in range(3, 10, 2)]
 parameters = [10**power for power in range(5, 10)]
 worlds = [World(exponent=Decimal(exponent)) for exponent in ("1.25", "1.5")]
@@ -50,7 +50,7 @@ def curve(world: World, num_mentions: int) -> float:
 
 
 def capacity(world: World, num_parameters: int) -> float:
-    return unstored_share(world, num_parameters, bits_per_person=bits_per_person)
+    return unstored_share(world, num_parameters, fact_bits_per_person=fact_bits_per_person)
 
 
 FIGURES = [
@@ -75,9 +75,9 @@ FIGURES = [
     ),
     f"density that falls as d^−{recall_exponent:.2f}",
     # Two curves
-    f"{bits_per_person:.0f} bits about each person",
+    f"{fact_bits_per_person:.0f} bits about each person",
     f"{2**BUCKET_BITS} for each doubling of the rank",
-    f"the facts of N·c / {bits_per_person:.0f} people",
+    f"the facts of N·c / {fact_bits_per_person:.0f} people",
     [
         ["mentions n", *(f"unseen, s = {world.exponent}" for world in worlds)],
         *([f"10^{log10(n):.0f}", *(share(curve(world, n)) for world in worlds)] for n in mentions),

@@ -40,7 +40,7 @@ def mentions_in(tokens: float) -> float:
 
 
 def people(parameters: float) -> float:
-    return people_that_fit(parameters, BITS_PER_PARAMETER, mentions.bits_per_person)
+    return people_that_fit(parameters, BITS_PER_PARAMETER, mentions.fact_bits_per_person)
 
 
 def of_data(tokens: float, num_needed: int = 1) -> float:
@@ -55,7 +55,7 @@ def of_capacity(parameters: float) -> float:
 
 def of_both(parameters: float, tokens: float, num_needed: int = 1) -> float:
     return predict_fact_excess(
-        world, mentions, mentions_in(tokens), num_needed=num_needed, num_people=people(parameters)
+        world, mentions, mentions_in(tokens), num_needed=num_needed, num_stored=people(parameters)
     )
 
 
@@ -187,7 +187,7 @@ FIGURES = [
     f"{mentions.per_document:.3f} mentions of people per document",
     f"{sum(mentions.rates.values()):.2f} facts with {mentions.bits_per_mention:.2f} bits",
     f"{all_facts:.1f} bits per document",
-    f"all {mentions.bits_per_person:.0f} bits of a person",
+    f"all {mentions.fact_bits_per_person:.0f} bits of a person",
     f"{MANY} times",
     list(data_rows()),
     list(capacity_rows()),

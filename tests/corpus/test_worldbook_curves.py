@@ -51,10 +51,10 @@ def test_the_unseen_share_is_the_probability_of_a_new_person_after_n_draws() -> 
 def test_the_share_beyond_the_most_frequent_people_is_the_sum_of_the_others() -> None:
     world = World(num_people=5_000, exponent=Decimal("1.1"))
     probabilities = np.array([weight / total for weight, total in map(world.ratio, range(1, 5_001))])
-    for num_people in (0, 1, 77, 1_000, 4_999, 5_000, 9_999):
-        assert share_beyond(world, num_people) == pytest.approx(probabilities[num_people:].sum(), abs=1e-12)
+    for num_stored in (0, 1, 77, 1_000, 4_999, 5_000, 9_999):
+        assert share_beyond(world, num_stored) == pytest.approx(probabilities[num_stored:].sum(), abs=1e-12)
     assert people_that_fit(1_000, 2, 32) == 62.5
-    assert unstored_share(world, 1_000, bits_per_person=20) == pytest.approx(share_beyond(world, 100))
+    assert unstored_share(world, 1_000, fact_bits_per_person=20) == pytest.approx(share_beyond(world, 100))
 
 
 @pytest.mark.parametrize("exponent", ["1.25", "1.5", "2"])
@@ -74,7 +74,7 @@ def test_the_unknown_share_contains_both_curves_as_its_limits() -> None:
     for num_mentions in (0, 7, 1_000):
         expected = pytest.approx(unseen_share(world, num_mentions), rel=1e-12)
         assert unknown_share(world, num_mentions) == expected
-    assert unknown_share(world, 1e12, num_people=77) == pytest.approx(share_beyond(world, 77))
+    assert unknown_share(world, 1e12, num_stored=77) == pytest.approx(share_beyond(world, 77))
     assert unknown_share(world, 10, num_needed=11) == pytest.approx(1)  # more than there are
 
 
@@ -86,7 +86,7 @@ def test_the_unknown_share_is_the_probability_of_too_few_statements() -> None:
     is_unknown = (stated < 3) | (np.arange(300) >= 100)
     drawn = is_unknown @ probabilities
     error = drawn.std() / np.sqrt(len(drawn))
-    expected = unknown_share(world, 500, rate=0.4, num_needed=3, num_people=100)
+    expected = unknown_share(world, 500, rate=0.4, num_needed=3, num_stored=100)
     assert abs(drawn.mean() - expected) < 4 * error
 
 
@@ -97,10 +97,10 @@ def test_mentions_and_facts_are_counted_from_the_grammar() -> None:
     facts, people = kinds.count("fact"), kinds.count("person")
     assert facts / people == pytest.approx(sum(mentions.rates.values()), rel=0.05)
     assert mentions.rates["trade"] == mentions.rates["town"] == pytest.approx(1)
-    assert mentions.bits_per_person == 32
+    assert mentions.fact_bits_per_person == 32
     nothing_known = predict_fact_excess(book.world, mentions, 0)
     assert nothing_known == pytest.approx(mentions.per_document * mentions.bits_per_mention)
-    assert predict_fact_excess(book.world, mentions, 10**5, num_people=0) == pytest.approx(nothing_known)
+    assert predict_fact_excess(book.world, mentions, 10**5, num_stored=0) == pytest.approx(nothing_known)
 
 
 def test_names_determine_people() -> None:

@@ -15,9 +15,11 @@ from typing import Any
 
 import numpy as np
 
+from bytewright.corpus.worldbook.book import load_grammar
 from bytewright.corpus.worldbook.curves import (
     capacity_exponent,
     data_exponent,
+    fact_bits,
     local_exponent,
     unknown_share,
     unstored_share,
@@ -40,8 +42,6 @@ from bytewright.laws.power import Objective
 
 LOGS = frozenset({"size_scale", "data_scale", "best_size", "best_tokens"})
 """Positive values, whose intervals are symmetric on a log scale."""
-BITS_PER_PERSON = 32.0
-"""The bits of all facts about a person of the world book."""
 ALL_POINTS, SMALLER = "all", "without the largest compute"
 PARAMETRIC: Mapping[str, Objective] = {
     "parametric fit, Huber loss of logarithms": "huber",
@@ -320,7 +320,8 @@ def _predict(points: Points, fit: FittedLaw) -> list[Prediction]:
     if world is None or float(world.exponent) <= 1:
         return []
     sizes = [float(points.sizes.min()), float(points.sizes.max())]
-    unstored = [unstored_share(world, size, bits_per_person=BITS_PER_PERSON) for size in sizes]
+    per_person = sum(fact_bits(load_grammar()).values())
+    unstored = [unstored_share(world, size, fact_bits_per_person=per_person) for size in sizes]
     data_local = None
     if per_token:
         mentions = [float(each) * per_token for each in (points.tokens.min(), points.tokens.max())]

@@ -45,34 +45,34 @@ def unseen_share(world: World, num_mentions: int) -> float:
     )
 
 
-def people_that_fit(num_parameters: float, bits_per_parameter: float, bits_per_person: float) -> float:
+def people_that_fit(num_parameters: float, bits_per_parameter: float, fact_bits_per_person: float) -> float:
     """Return the number of people whose facts fit into a model."""
-    return num_parameters * bits_per_parameter / bits_per_person
+    return num_parameters * bits_per_parameter / fact_bits_per_person
 
 
-def share_beyond(world: World, num_people: float) -> float:
-    """Return the probability of a mention of a person outside the `num_people` most frequent ones."""
+def share_beyond(world: World, num_stored: float) -> float:
+    """Return the probability of a mention of a person outside the `num_stored` most frequent ones."""
     total = world.cumulative[-1]
     return math.fsum(
         bucket.weight
         / total
-        * min(1.0, max(0.0, (bucket.first - 1 + bucket.size - num_people) / bucket.size))
+        * min(1.0, max(0.0, (bucket.first - 1 + bucket.size - num_stored) / bucket.size))
         for bucket in world.buckets
     )
 
 
 def unstored_share(
-    world: World, num_parameters: float, *, bits_per_parameter: float = 2.0, bits_per_person: float
+    world: World, num_parameters: float, *, bits_per_parameter: float = 2.0, fact_bits_per_person: float
 ) -> float:
     """Return the capacity curve: the share of mentions whose person does not fit into the model.
 
     Two bits per parameter is what published experiments with synthetic facts reached; it is an assumption.
     """
-    return share_beyond(world, people_that_fit(num_parameters, bits_per_parameter, bits_per_person))
+    return share_beyond(world, people_that_fit(num_parameters, bits_per_parameter, fact_bits_per_person))
 
 
 def data_exponent(world: World) -> float:
-    """Return a in unseen_share ~ n^-a, for s > 1 and mentions far fewer than people."""
+    """Return b in unseen_share ~ n^-b, for s > 1 and mentions far fewer than people."""
     return 1 - 1 / float(world.exponent)
 
 
@@ -82,7 +82,7 @@ def capacity_exponent(world: World) -> float:
 
 
 def local_exponent(sizes: Sequence[float], shares: Sequence[float]) -> float:
-    """Return a of the power law size^-a through the first and the last point of a curve."""
+    """Return p of the power law size^-p through the first and the last point of a curve."""
     return math.log(shares[0] / shares[-1]) / math.log(sizes[-1] / sizes[0])
 
 
@@ -105,9 +105,14 @@ class Mentions:
         return math.fsum(self.rates[name] * self.bits[name] for name in self.rates)
 
     @property
-    def bits_per_person(self) -> float:
+    def fact_bits_per_person(self) -> float:
         """The bits of all facts about a person."""
         return math.fsum(self.bits.values())
+
+
+def fact_bits(grammar: WorldGrammar) -> dict[str, float]:
+    """Return the bits of each fact about a person for a model that has not stored it."""
+    return {name: math.log2(len(grammar.lexicons[name].words)) for name in grammar.facts}
 
 
 def count_mentions(grammar: WorldGrammar, num_sections: float) -> Mentions:
@@ -123,7 +128,7 @@ def count_mentions(grammar: WorldGrammar, num_sections: float) -> Mentions:
     return Mentions(
         per_document=num_sections * share * per_section,
         rates={name: count / per_section for name, count in zip(grammar.facts, facts, strict=True)},
-        bits={name: math.log2(len(grammar.lexicons[name].words)) for name in grammar.facts},
+        bits=fact_bits(grammar),
     )
 
 
@@ -149,12 +154,12 @@ def _expect_parts(grammar: WorldGrammar, rule: str) -> dict[str, float]:
 
 
 def unknown_share(
-    world: World, num_mentions: float, *, rate: float = 1.0, num_needed: int = 1, num_people: float = math.inf
+    world: World, num_mentions: float, *, rate: float = 1.0, num_needed: int = 1, num_stored: float = math.inf
 ) -> float:
     """Return the share of mentions whose fact a learner cannot predict after n mentions.
 
     A mention states the fact with probability `rate`. The learner can predict it if the person is one of the
-    `num_people` most frequent ones, and at least `num_needed` of the n mentions have stated it.
+    `num_stored` most frequent ones, and at least `num_needed` of the n mentions have stated it.
     """
     sizes = np.array([bucket.size for bucket in world.buckets], dtype=np.float64)
     firsts = np.array([bucket.first for bucket in world.buckets], dtype=np.float64)
@@ -166,7 +171,7 @@ def unknown_share(
     for number in range(min(num_needed, math.floor(num_mentions) + 1) - 1):
         term = term + np.log((num_mentions - number) / (number + 1)) + np.log(stated) - np.log1p(-stated)
         too_few = np.logaddexp(too_few, term)
-    is_stored = np.clip((num_people - (firsts - 1)) / sizes, 0.0, 1.0)
+    is_stored = np.clip((num_stored - (firsts - 1)) / sizes, 0.0, 1.0)
     return math.fsum(shares * (is_stored * np.exp(np.minimum(too_few, 0.0)) + 1 - is_stored))
 
 
@@ -176,7 +181,7 @@ def predict_fact_excess(
     num_mentions: float,
     *,
     num_needed: int = 1,
-    num_people: float = math.inf,
+    num_stored: float = math.inf,
 ) -> float:
     """Return the bits per document that unknown facts cost after n mentions.
 
@@ -186,6 +191,6 @@ def predict_fact_excess(
     return mentions.per_document * math.fsum(
         rate
         * mentions.bits[name]
-        * unknown_share(world, num_mentions, rate=rate, num_needed=num_needed, num_people=num_people)
+        * unknown_share(world, num_mentions, rate=rate, num_needed=num_needed, num_stored=num_stored)
         for name, rate in mentions.rates.items()
     )

@@ -192,9 +192,9 @@ class _Sections:
             case slots.Pick(name, _, _, other):
                 return _bits_of_word(lexicons[name], is_other=other is not None)
             case slots.Person("new"):
-                return world.bits_per_person
+                return world.person_entropy
             case slots.Person("other"):
-                return world.bits_per_other_person
+                return world.other_person_entropy
             case slots.Number(_, low, high):
                 return math.log2(high - low + 1)
             case slots.Holder("first"):

@@ -153,15 +153,15 @@ class World:
         return bucket.weight, self.cumulative[-1] * bucket.size
 
     @functools.cached_property
-    def bits_per_person(self) -> float:
-        """The entropy of one draw of a person."""
+    def person_entropy(self) -> float:
+        """The entropy of one draw of a person, in bits."""
         total = self.cumulative[-1]
         return math.fsum(
             bucket.weight / total * math.log2(total * bucket.size / bucket.weight) for bucket in self.buckets
         )
 
     @functools.cached_property
-    def bits_per_other_person(self) -> float:
+    def other_person_entropy(self) -> float:
         """The entropy of a draw of a person other than a person drawn before: a mean over the latter.
 
         Without rank i, the entropy is (H + p_i log2 p_i) / (1 - p_i) + log2(1 - p_i).
@@ -171,7 +171,7 @@ class World:
         for bucket in self.buckets:
             share = bucket.weight / (total * bucket.size)
             rest = 1 - share
-            without = (self.bits_per_person + share * math.log2(share)) / rest + math.log2(rest)
+            without = (self.person_entropy + share * math.log2(share)) / rest + math.log2(rest)
             means.append(bucket.weight / total * without)
         return math.fsum(means)
 
