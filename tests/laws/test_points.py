@@ -12,10 +12,10 @@ import pytest
 from synthetic import TRUE, law_points
 
 from bytewright.corpus.worldbook import World
-from bytewright.errors import BytewrightError, UsageError
+from bytewright.errors import BytewrightError, FormatError, UsageError
 from bytewright.laws.analysis import analyse, to_json
 from bytewright.laws.law import Law
-from bytewright.laws.points import Point, Points, read_points
+from bytewright.laws.points import Point, Points, points_of_runs, read_points
 from bytewright.report.laws import table_of_exponents, table_of_recovery
 from bytewright.train.metrics import finite
 from conftest import RunCommand
@@ -61,14 +61,15 @@ def test_points_are_read_from_the_results_of_a_sweep() -> None:
     ("change", "key"),
     [
         ({"loss": 0.1}, "loss"),
-        ({"tokens": 0}, None),
+        ({"tokens": 0}, "tokens"),
+        ({"flops": -1.0}, "flops"),
         ({"parameters": "many"}, "points[1].parameters"),
         ({"seed": 0}, "seed"),
         ({"floor": 0.25}, "floor"),
     ],
-    ids=["below the floor", "no tokens", "a word", "a duplicate", "another floor"],
+    ids=["below the floor", "no tokens", "negative compute", "a word", "a duplicate", "another floor"],
 )
-def test_wrong_points_are_rejected(tmp_path: Path, change: dict[str, Any], key: str | None) -> None:
+def test_wrong_points_are_rejected(tmp_path: Path, change: dict[str, Any], key: str) -> None:
     path = write(tmp_path / "points.json", {"points": [POINT, POINT | {"seed": 1} | change]})
     with pytest.raises(BytewrightError) as caught:
         read_points(path)
@@ -78,8 +79,12 @@ def test_wrong_points_are_rejected(tmp_path: Path, change: dict[str, Any], key: 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_values_that_are_not_finite_are_rejected(value: float) -> None:
-    with pytest.raises(UsageError):
-        Points(points=[Point(parameters=1e6, tokens=1e8, loss=value)])
+    point = Point(parameters=1e6, tokens=1e8, loss=1.0)
+    for key in ("parameters", "tokens", "loss", "floor"):
+        with pytest.raises(UsageError) as caught:
+            Points(points=[dataclasses.replace(point, **{key: value})])
+        assert caught.value.key == key
+        assert caught.value.found == pytest.approx(value, nan_ok=True)
 
 
 @pytest.mark.parametrize(
@@ -93,8 +98,13 @@ def test_a_wrong_world_is_rejected(tmp_path: Path, change: dict[str, Any], key: 
 
 
 def test_no_points_are_rejected(tmp_path: Path) -> None:
-    with pytest.raises(UsageError):
+    with pytest.raises(UsageError) as caught:
         read_points(write(tmp_path / "points.json", {"points": []}))
+    assert (caught.value.key, caught.value.found) == ("points", 0)
+    assert "sweep" not in str(caught.value)
+    with pytest.raises(FormatError) as raised:
+        points_of_runs([], "a sweep without runs")
+    assert raised.value.key == "points"
 
 
 def test_the_command_writes_a_page_and_json(tmp_path: Path, run: RunCommand) -> None:

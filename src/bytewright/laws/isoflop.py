@@ -69,9 +69,12 @@ def fit_parabola(points: Points, losses: Vector | None = None) -> Parabola:
     """Fit a parabola in ln N to the points of one level."""
     logs = np.log(points.sizes)
     centre = float(logs.mean())
-    if len(np.unique(points.sizes)) < MIN_SIZES:
-        message = f"a parabola needs at least {MIN_SIZES} different numbers of parameters at one compute"
-        raise UsageError(message, key="parameters", expected=MIN_SIZES)
+    if (num_sizes := len(np.unique(points.sizes))) < MIN_SIZES:
+        message = (
+            f"a parabola needs at least {MIN_SIZES} different numbers of parameters at one compute, but there"
+            f" are only {num_sizes}; add sizes at this compute, or leave the level out"
+        )
+        raise UsageError(message, key="parameters", expected=MIN_SIZES, found=num_sizes)
     curvature, slope, value = np.polyfit(logs - centre, points.losses if losses is None else losses, 2)
     flops = float(np.exp(np.log(points.compute).mean()))
     shift = -slope / (2 * curvature) if curvature else math.inf

@@ -148,15 +148,11 @@ class Points:
 def check_points(points: Sequence[Point]) -> None:
     """Raise `UsageError` if a point is not finite, repeated or below its floor, or if floors differ."""
     if not points:
-        raise UsageError("no points to fit: the sweep has no complete run with parameters, tokens and loss")
+        raise UsageError("there are no points to fit; state the runs in `points`", key="points", found=0)
     seen: set[tuple[float, float, int]] = set()
     floors = [point.floor for point in points if point.floor is not None]
     for point in points:
-        numbers = [point.parameters, point.tokens, point.loss, point.compute, point.floor or 0.0]
-        if not all(map(math.isfinite, numbers)):
-            raise UsageError(f"the point {point.describe()} has a value that is not finite", found=point)
-        if min(point.parameters, point.tokens, point.loss, point.compute) <= 0:
-            raise UsageError(f"parameters, tokens, loss and flops of {point.describe()} must be above 0")
+        _check_numbers(point)
         key = (point.parameters, point.tokens, point.seed)
         if key in seen:
             message = f"two points have {point.describe()}; give repetitions different seeds"
@@ -171,6 +167,20 @@ def check_points(points: Sequence[Point]) -> None:
     if floors and max(floors) - min(floors) > FLOOR_TOLERANCE * max(floors):
         message = f"the points have floors from {min(floors):.6g} to {max(floors):.6g}; evaluate on one text"
         raise UsageError(message, key="floor", found=(min(floors), max(floors)))
+
+
+def _check_numbers(point: Point) -> None:
+    """Raise `UsageError` if a value of a point is not finite or, except for the floor, not above 0."""
+    numbers = {name: getattr(point, name) for name in ("parameters", "tokens", "loss")}
+    for name, value in (numbers | {"flops": point.compute, "floor": point.floor}).items():
+        if value is None or (math.isfinite(value) and (value > 0 or name == "floor")):
+            continue
+        expected = "a finite number" if name == "floor" else "a finite number above 0"
+        message = (
+            f"{name} of the point {point.describe()} must be {expected}, but is {value:.6g};"
+            " correct it, or leave this run out"
+        )
+        raise UsageError(message, key=name, expected=expected, found=value)
 
 
 def read_points(path: Path) -> Points:
@@ -256,7 +266,7 @@ def points_of_runs(records: Sequence[RunRecord], title: str) -> Points:
                 flops=None if per_token is None else per_token * tokens,
             )
         )
-    if records and not points:
+    if not points:
         message = "no run of the sweep is complete with parameters, tokens and bits per byte"
         raise FormatError(message, key="points")
     return Points(points=points, title=title)
