@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 from records import percent, result
 
-from bytewright.laws.analysis import recover_limit
 from bytewright.laws.isoflop import fit_parabola
 from bytewright.laws.law import Law, fit_law
 from bytewright.laws.points import Point, Points
+from bytewright.laws.recovery import recover_limit
 
 LAW = Law(limit=0.2, size_scale=1.4, size_exponent=0.3, data_scale=9.0, data_exponent=0.28)
 """The invented law of the examples, in bits per byte."""

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import pytest
 from synthetic import TRUE, law_points
 
 from bytewright.errors import UsageError
-from bytewright.laws.analysis import ALL_POINTS, ENVELOPE, SMALLER, analyse, recover_limit
+from bytewright.laws import analysis, recovery
+from bytewright.laws.analysis import analyse
 from bytewright.laws.isoflop import find_levels, fit_envelope, fit_exponent, fit_parabola, fit_parabolas
+from bytewright.laws.law import Law, fit_law
 from bytewright.laws.points import Point, Points
+from bytewright.laws.recovery import ALL_POINTS, ENVELOPE, SMALLER, recover_limit
 
 
 def parabola_points(best: float = 3e6, curvature: float = 0.2, lowest: float = 1.5) -> Points:
@@ -93,6 +97,22 @@ def test_all_procedures_recover_the_limit_of_a_law_without_noise() -> None:
         assert each.estimate.value == pytest.approx(TRUE.limit, rel=tolerance)
 
 
+def test_an_analysis_makes_no_fit_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    points = law_points(noise=1e-3, num_seeds=2, num_sizes=4, levels=(1e15, 4e15, 1.6e16))
+    separate = recover_limit(points, num_resamples=3)
+    searched: list[tuple[int, str, bool]] = []
+
+    def search(points: Points, *, start: Law | None = None, **settings: Any) -> Law:
+        if start is None:
+            searched.append((len(points), settings["objective"], settings.get("known_limit", False)))
+        return fit_law(points, start=start, **settings)
+
+    for module in (analysis, recovery):
+        monkeypatch.setattr(module, "fit_law", search)
+    assert analyse(points, num_resamples=3).recoveries == separate
+    assert len(searched) == len(set(searched))
+
+
 def test_a_procedure_that_cannot_be_applied_states_why() -> None:
     found = recover_limit(law_points(levels=(1e15, 4e15)))
     failed = [each for each in found if each.estimate is None]
@@ -103,9 +123,9 @@ def test_a_procedure_that_cannot_be_applied_states_why() -> None:
 def test_an_analysis_names_values_at_their_bound() -> None:
     points = law_points(levels=(1e15, 4e15, 1.6e16), num_sizes=3, num_seeds=2, noise=1e-3)
     others = [dataclasses.replace(each, loss=each.loss - TRUE.limit - 5, floor=1.0) for each in points.points]
-    analysis = analyse(Points(points=others), objective="huber", num_resamples=2)
-    assert analysis.fits[1].law.limit == 0
-    assert any(note.startswith("E is 0") and "fitted E" in note for note in analysis.notes)
+    found = analyse(Points(points=others), objective="huber", num_resamples=2)
+    assert found.fits[1].law.limit == 0
+    assert any(note.startswith("E is 0") and "fitted E" in note for note in found.notes)
     assert not any("E is 0" in note for note in analyse(points, objective="huber", num_resamples=2).notes)
 
 
@@ -119,9 +139,9 @@ def test_an_analysis_reports_its_progress() -> None:
 def test_an_analysis_states_that_some_points_have_no_floor() -> None:
     points = law_points(num_sizes=3).points
     mixed = Points(points=[dataclasses.replace(points[0], floor=None), *points[1:]])
-    analysis = analyse(mixed, num_resamples=2)
-    assert not analysis.fits[0].known_limit
-    assert any(note.startswith("1 of 12 points") for note in analysis.notes)
+    found = analyse(mixed, num_resamples=2)
+    assert not found.fits[0].known_limit
+    assert any(note.startswith("1 of 12 points") for note in found.notes)
 
 
 def test_the_envelope_needs_three_levels() -> None:

@@ -1,14 +1,13 @@
 """Analyse the points of a sweep: laws with and without the known E, isoFLOP optima, and the recovery of E.
 
-The known E is the floor of the points: the entropy of the text that the models were evaluated on. The usual
-procedures are compared by how well they recover it. Each procedure estimates E without the known value,
-from all points and from those without the largest level of compute.
+The known E is the floor of the points: the entropy of the text that the models were evaluated on. `recovery`
+compares the usual procedures by how well they find it.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -26,30 +25,21 @@ from bytewright.corpus.worldbook.curves import (
 )
 from bytewright.errors import UsageError
 from bytewright.formatting import Progress
-from bytewright.laws.bootstrap import NUM_RESAMPLES, Estimate, Fit, estimate
+from bytewright.laws.bootstrap import NUM_RESAMPLES, Estimate, estimate
 from bytewright.laws.isoflop import (
     Parabola,
     find_levels,
-    fit_envelope,
     fit_exponent,
     fit_parabola,
-    fit_parabolas,
 )
 from bytewright.laws.law import LAW_FIELDS, SYMBOLS, Law, fit_law
 from bytewright.laws.minimisers import Vector
 from bytewright.laws.points import Points
 from bytewright.laws.power import Objective
+from bytewright.laws.recovery import NUM_PROCEDURES, Recovery, list_parts, recover_limit
 
 LOGS = frozenset({"size_scale", "data_scale", "best_size", "best_tokens"})
 """Positive values, whose intervals are symmetric on a log scale."""
-ALL_POINTS, SMALLER = "all", "without the largest compute"
-PARAMETRIC: Mapping[str, Objective] = {
-    "parametric fit, Huber loss of logarithms": "huber",
-    "variable projection, logarithms": "log",
-    "variable projection, linear": "linear",
-}
-ENVELOPE = "isoFLOP envelope, extrapolated"
-NUM_PROCEDURES = len(PARAMETRIC) + 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,26 +66,6 @@ class Level:
     parabola: Parabola
     estimates: Mapping[str, Estimate]
     num_points: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class Recovery:
-    """The E that one procedure finds."""
-
-    procedure: str
-    data: str
-    """Which points were used."""
-    estimate: Estimate | None
-    """None if the procedure cannot be applied."""
-    reason: str = ""
-    """Why it cannot be applied."""
-    true: float | None = None
-    """The known E."""
-
-    @property
-    def errors(self) -> float | None:
-        """The distance to the known E in standard errors."""
-        return self.estimate.errors_from(self.true) if self.estimate and self.true is not None else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,10 +119,11 @@ def analyse(
     for each, is_known in product(objectives, known):
         fits.append(_fit(points, each, is_known, num_resamples))
         if progress:
-            progress(len(fits), num_fits + len(_list_parts(points)) * NUM_PROCEDURES)
+            progress(len(fits), num_fits + len(list_parts(points)) * NUM_PROCEDURES)
     levels, optima = _fit_levels(points, num_resamples, notes)
     count = None if progress is None else lambda done, total: progress(num_fits + done, num_fits + total)
-    recoveries = recover_limit(points, num_resamples=num_resamples, progress=count)
+    existing = {fit.objective: fit.estimates["limit"] for fit in fits if not fit.known_limit}
+    recoveries = recover_limit(points, existing=existing, num_resamples=num_resamples, progress=count)
     if len(np.unique(points.settings)) == len(points):
         notes.append("No setting has several seeds, so there are no intervals.")
     if 0 < (unknown := [point.floor for point in points.points].count(None)) < len(points):
@@ -251,67 +222,6 @@ def _fit_levels(
         }
 
     return levels, estimate(points, fit_optima, num_resamples=num_resamples)
-
-
-def _list_parts(points: Points) -> dict[str, Points]:
-    """Return all points, and those without the largest level of compute if there are several levels."""
-    parts = {ALL_POINTS: points}
-    levels = find_levels(points)
-    if len(levels) > 1:
-        is_smaller = points.compute < points.compute[levels[-1]].min()
-        if is_smaller.any():
-            parts[SMALLER] = points.select(is_smaller)
-    return parts
-
-
-def recover_limit(
-    points: Points, *, num_resamples: int = NUM_RESAMPLES, progress: Progress | None = None
-) -> list[Recovery]:
-    """Return the E of every procedure, with all points and without the largest level of compute."""
-    parts = _list_parts(points)
-    procedures: dict[str, Callable[[Points], tuple[float, Fit]]] = {
-        name: _fit_parametric(objective) for name, objective in PARAMETRIC.items()
-    } | {ENVELOPE: _fit_envelope}
-    found = []
-    for data, part in parts.items():
-        for name, procedure in procedures.items():
-            recovered, reason = None, ""
-            try:
-                limit, refit = procedure(part)
-                values = {"E": limit}
-                recovered = estimate(part, refit, values=values, num_resamples=num_resamples)["E"]
-            except UsageError as error:
-                reason = str(error)
-            found.append(
-                Recovery(procedure=name, data=data, estimate=recovered, reason=reason, true=points.floor)
-            )
-            if progress:
-                progress(len(found), len(parts) * len(procedures))
-    return found
-
-
-def _fit_parametric(objective: Objective) -> Callable[[Points], tuple[float, Fit]]:
-    """Return a function that fits a law, and returns its E and a fit of resamples."""
-
-    def procedure(points: Points) -> tuple[float, Fit]:
-        law = fit_law(points, objective=objective)
-
-        def refit(losses: Vector) -> Mapping[str, float]:
-            return {"E": fit_law(points, objective=objective, losses=losses, start=law).limit}
-
-        return law.limit, refit
-
-    return procedure
-
-
-def _fit_envelope(points: Points) -> tuple[float, Fit]:
-    """Fit the envelope of the levels; return its E and a fit of resamples."""
-    envelope = fit_envelope(fit_parabolas(points))
-
-    def refit(losses: Vector) -> Mapping[str, float]:
-        return {"E": fit_envelope(fit_parabolas(points, losses), start=envelope).limit}
-
-    return envelope.limit, refit
 
 
 def _predict(points: Points, fit: FittedLaw) -> list[Prediction]:

@@ -7,7 +7,9 @@ only, and shows what other seeds would have changed. It does not show errors of 
 Settings with a single seed get deviations that are drawn from the settings with several.
 
 The spread over resamples of n seeds is too small by the factor sqrt((n - 1) / n), which is corrected. The
-interval is Student's: with n seeds it extends t(n - 1) standard errors to each side.
+interval is Student's: with n seeds it extends t(n - 1) standard errors to each side. n is the largest number
+of seeds of a setting. Settings with fewer seeds make the interval too narrow. The degrees of freedom are not
+added up over settings, because settings can share the noise of a seed.
 """
 
 from __future__ import annotations
