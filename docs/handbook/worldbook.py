@@ -7,7 +7,7 @@ from decimal import Decimal
 from itertools import islice
 from math import log10
 
-from records import percent
+from records import percent, result
 
 from bytewright.corpus.worldbook import World, Worldbook
 from bytewright.corpus.worldbook.curves import (
@@ -51,6 +51,32 @@ def curve(world: World, num_mentions: int) -> float:
 
 def capacity(world: World, num_parameters: int) -> float:
     return unstored_share(world, num_parameters, fact_bits_per_person=fact_bits_per_person)
+
+
+# The excess of a model, per document
+
+measured = result("2026-11-18-scaling.json")
+texts = measured["sets"]["test"]
+(run,) = (
+    run
+    for run in measured["runs"]
+    if (run["width"], run["tokens"], run["lr"], run["seed"]) == (128, 54_116_352, measured["lr"], 0)
+)
+
+
+def excess_rows():
+    """Yield the kinds of choice with the largest excess, and the total."""
+    kinds: dict[str, list[float]] = {}
+    columns = zip(texts["choices"], texts["true_bits"], run["model_bits"]["test"], strict=True)
+    for (kind, *_), (choices, true, model) in zip(texts["cells"], columns, strict=True):
+        values = [each / texts["documents"] for each in (choices, true, model, model - true)]
+        for name in (kind, "all"):
+            kinds[name] = [a + b for a, b in zip(kinds.get(name, [0.0] * 4), values, strict=True)]
+    yield "kind of choice", "choices", "true bits", "model bits", "excess"
+    largest = sorted(kinds, key=lambda kind: -kinds[kind][-1])
+    assert largest[:4] == ["all", "recall", "fact", "recent thing"]
+    for kind in [*largest[1:6], "all"]:
+        yield kind, *(f"{each:.2f}" for each in kinds[kind])
 
 
 FIGURES = [
@@ -99,9 +125,13 @@ FIGURES = [
         ],
         ["s − 1", *(f"{capacity_exponent(world):.3f}" for world in worlds)],
     ],
+    # The excess of a model
+    f"model of {run['parameters'] / 1e6:.1f} million parameters was trained on"
+    f" {run['tokens'] / 1e6:.1f} million tokens",
+    f"means over {texts['documents']:,} test documents",
+    list(excess_rows()),
 ]
 GIVEN = {
     "30-bit number": "the name spells two times three syllables of 32",
     "1 to 256 sections": "the limit in the grammar",
-    "0.9 million parameters was trained for 175 steps": "the run of the example",
 }
