@@ -9,14 +9,18 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import pairwise
-from math import log
+from math import ceil, floor, log
 from pathlib import Path
 from runpy import run_path
 from statistics import correlation, mean, median, stdev, variance
 
-from records import percent, result, spell
+from records import percent, recipe, result, spell
 
+from bytewright.laws.bootstrap import NUM_RESAMPLES, SeedResampler
 from bytewright.laws.inference import Difference, compare_means, holm, incomplete_beta
+from bytewright.laws.law import fit_law
+from bytewright.laws.points import read_points
+from bytewright.laws.power import OBJECTIVES
 
 NAME = "2026-11-18-scaling"
 measured = result(f"{NAME}.json")
@@ -29,13 +33,22 @@ fits = {"test": result(f"{NAME}/fit.json"), "fitting": result(f"{NAME}/fitting/f
 predicted = run_path(str(Path(__file__).with_name(f"{NAME}-predictions.py")))
 of_data, bytes_per_document = predicted["of_data"], predicted["bytes_per_document"]
 MANY = predicted["MANY"]
-floor = measured["sets"]["test"]["floor"]
-short_floor = measured["sets"]["fitting"]["floor"]
+entropy = measured["sets"]["test"]["floor"]
 MILLION = 1e6
 
 
 def minus(text: str) -> str:
     return text.replace("-", "−")
+
+
+def at_least(value: float, digits: int) -> str:
+    """Write a lower bound, rounded down."""
+    return f"{floor(value * 10**digits) / 10**digits:.{digits}f}"
+
+
+def at_most(value: float, digits: int) -> str:
+    """Write an upper bound, rounded up."""
+    return f"{ceil(value * 10**digits) / 10**digits:.{digits}f}"
 
 
 def settings_of(points):
@@ -82,7 +95,7 @@ def point_rows():
                 len(group),
                 f"{mean(losses(group)):.5f}",
                 deviation(losses(group)),
-                f"{mean(losses(group)) - floor:.5f}",
+                f"{mean(losses(group)) - entropy:.5f}",
                 f"{of_data(d) / bytes_per_document:.5f}",
                 f"{facts(group):.5f}",
                 f"{of_data(d, MANY) / bytes_per_document:.5f}",
@@ -127,6 +140,9 @@ def step_rows():
 steps = list(steps_of_tokens())
 early = [exponent(few, many, facts) for _, few, many in steps if few[0]["tokens"] < 20e6]
 late = [exponent(few, many, facts) for _, few, many in steps if few[0]["tokens"] > 50e6]
+bounds = [exponent(few, many, lambda it: of_data(it[0]["tokens"])) for _, few, many in steps]
+facts_of_data_alone = min(bounds), max(bounds)
+assert max(late) < min(bounds)
 above_bound = min(facts(group) / (of_data(d) / bytes_per_document) for (_, d), group in settings.items())
 above_many = [
     widths[n] for (n, d), group in settings.items() if facts(group) * bytes_per_document > of_data(d, MANY)
@@ -136,6 +152,17 @@ assert above_bound > 1, "no run is below the bound"
 
 
 # Fits
+
+(capacity_limit,) = (
+    each["asymptotic"]
+    for each in result(f"{NAME}/facts/fit.json")["predictions"]
+    if each["name"].startswith("a ")
+)
+assert (
+    not facts_with_known_limit["a"]["interval"][0]
+    <= capacity_limit
+    <= facts_with_known_limit["a"]["interval"][1]
+)
 
 
 def interval(value, digits=3) -> str:
@@ -181,6 +208,28 @@ def recovery_rows():
             )
 
 
+def resampled_limits(objective) -> list[float]:
+    """Return the E of each resample of the documents that fit into the context, as `bytewright fit` does."""
+    points = read_points(Path(__file__).with_name(f"{NAME}-fitting.json"))
+    law, resampler = fit_law(points, objective=objective), SeedResampler(points)
+    draws = (resampler.draw() for _ in range(NUM_RESAMPLES))
+    return [fit_law(points, objective=objective, losses=draw, start=law).limit for draw in draws]
+
+
+resampled = {objective: resampled_limits(objective) for objective in OBJECTIVES}
+limits = resampled["log"]
+most_seeds = max(len(group) for group in settings.values())
+"""The largest number of seeds of a setting, which the correction of the standard error uses."""
+error_of_others = stdev(limit for limit in limits if limit) * (most_seeds / (most_seeds - 1)) ** 0.5
+(error_of_limit,) = (
+    each["estimate"]["error"]
+    for each in fits["fitting"]["recovery"]
+    if (each["procedure"], each["data"]) == ("joint fit, squared error of ln L", "all")
+)
+assert all(each.count(0) == 1 for each in resampled.values()), "one resample is at the bound"
+assert abs(stdev(limits) * (most_seeds / (most_seeds - 1)) ** 0.5 / error_of_limit - 1) < 0.01
+
+
 def recovered(name: str) -> dict[str, float]:
     """Return the relative error of E of each joint fit with all points."""
     return {
@@ -196,9 +245,8 @@ def level_rows():
         "lowest loss", "lowest measured",
     )  # fmt: skip
     for each, (level, groups) in zip(fits["test"]["levels"], levels.items(), strict=True):
-        best = min(groups, key=lambda group: mean(losses(group)))
+        best = groups[best_group(groups)]
         values = each["estimates"]
-        place = "the smallest size" if best is groups[0] else f"width {widths[best[0]['parameters']]}"
         yield (
             level,
             each["num_points"],
@@ -206,8 +254,18 @@ def level_rows():
             million_interval(values["best_size"]),
             million_interval(values["best_tokens"], 0),
             interval(values["lowest"], 4),
-            f"{mean(losses(best)):.4f} at {place}",
+            f"{mean(losses(best)):.4f} at width {widths[best[0]['parameters']]}",
         )
+
+
+def best_group(groups) -> int:
+    """Return the place of the size with the lowest loss at a level."""
+    return min(range(len(groups)), key=lambda place: mean(losses(groups[place])))
+
+
+for groups in levels.values():
+    assert 0 < best_group(groups) < len(groups) - 1, "every level brackets its minimum"
+best_sizes = [each["estimates"]["best_size"] for each in fits["test"]["levels"]]
 
 
 def million_interval(value, digits=1) -> str:
@@ -235,7 +293,7 @@ def kind_rows():
         values = [mean(point["excess"][kind] for point in group) for group in ends.values()]
         if max(values) >= 0.0005:
             yield kind, *(minus(f"{value:.5f}") for value in values)
-    yield "total", *(f"{mean(losses(group)) - floor:.5f}" for group in ends.values())
+    yield "total", *(f"{mean(losses(group)) - entropy:.5f}" for group in ends.values())
 
 
 # Rates
@@ -308,7 +366,7 @@ def size_rows(of_width: ByWidth):
             len(found),
             f"{loss:.5f}",
             f"{stdev(found.values()):.5f}",
-            f"{loss - floor:.5f}",
+            f"{loss - entropy:.5f}",
         )
 
 
@@ -372,6 +430,7 @@ highest_p = max(holm(p_values[0]))
 assert highest_p < 0.05, "every difference at equal tokens is significant"
 p_of_all = holm([*p_values[0], *p_values[1]])
 assert [p < 0.05 for p in p_of_all] == [False, True, False, False, False]
+assert len({f"{p:.3f}" for p in p_of_all if p >= 0.05}) == 1
 
 
 def more_variance_p(few: dict[int, float], many: dict[int, float]) -> float:
@@ -400,9 +459,10 @@ def excess_of(run, name: str = "test") -> Excess:
     return found
 
 
-assert all(
-    excess_of(run)["fact"] > of_data(run["tokens"]) / bytes_per_document for run in measured["runs"]
-), "no run is below the bound"
+above_bound_of_runs = min(
+    excess_of(run)["fact"] / (of_data(run["tokens"]) / bytes_per_document) for run in measured["runs"]
+)
+assert above_bound_of_runs > 1, "no run is below the bound"
 
 
 def without(run, *left_out: str, name: str = "test") -> float:
@@ -425,7 +485,7 @@ long_settings = {
     if setting[1] >= EQUAL_TOKENS and len(found) > 2
 }
 assert all(
-    abs(run["test_bits_per_byte"] - floor - without(run)) < 1e-6
+    abs(run["test_bits_per_byte"] - entropy - without(run)) < 1e-6
     for found in long_settings.values()
     for run in found
 ), "the kinds add up to the loss above E"
@@ -563,41 +623,83 @@ num_long = by_sweep["isotoken_long"]
 num_rates = len(measured["runs"]) - len(measured["points"]) - num_isotoken - num_long - by_sweep["repeat"]
 
 lowest_run = min(measured["runs"], key=lambda run: run["test_bits_per_byte"])
-assert lowest_run["width"] == LARGEST
-lowest = lowest_run["test_bits_per_byte"]
+assert (lowest_run["width"], lowest_run["tokens"]) == (256, 278_691_840)
+lowest_of_largest = min(run["test_bits_per_byte"] for run in measured["runs"] if run["width"] == LARGEST)
+assert lowest_of_largest == min(twice[LARGEST].values())
 share_of = recovered("test"), recovered("fitting")
-recall = min(settings.values(), key=lambda group: mean(losses(group)))[0]["excess"]["recall"]
+best_point = min(measured["points"], key=lambda point: point["loss"])
+assert widths[best_point["parameters"]] == 256
+recall = best_point["excess"]["recall"]
 num_seeds = Counter(len(group) for group in settings.values())
-highest = [len(group) for group in list(levels.values())[-1]]
-assert set(highest) == {1}, "no size of the highest level has a second seed"
+seeds_of_highest = {widths[group[0]["parameters"]]: len(group) for group in levels["8e15"]}
+assert {width: n for width, n in seeds_of_highest.items() if n > 1} == {256: 3, 384: 3}
+assert most_seeds == 5
+assert max(seeds_of_highest.values()) == 3
+assert sum(len(few) > 1 and len(many) > 1 for _, few, many in steps) == 3
 with_five = {
     level: [widths[group[0]["parameters"]] for group in groups if len(group) == 5]
     for level, groups in levels.items()
 }
 assert with_five == {"5e14": [128, 192], "2e15": [192, 256], "8e15": []}
+
+# The highest level: its runs come from two texts and from two versions of the code
+
+AT_256, AT_384, AT_192 = (256, 278_691_840), (384, 141_279_232), (192, 452_100_096)
+of_256, of_384, of_192_long = (runs_of[setting] for setting in (AT_256, AT_384, AT_192))
+loss_of = {
+    setting: mean(run["test_bits_per_byte"] for run in runs_of[setting].values())
+    for setting in (AT_256, AT_384, AT_192)
+}
+for found in (of_256, of_384):
+    assert [seed for seed, run in found.items() if run.get("commit") == measured["commit"]] == [1, 2]
+assert list(of_192_long) == [0]
+NEW_TEXT, OLD_TEXT = (
+    recipe("isoflop_high")["corpus"]["worldbook"],
+    recipe("isoflop_low")["corpus"]["worldbook"],
+)
+"""The bytes of the text of the last runs, and of all others."""
+assert AT_192[1] * bytes_per_token < NEW_TEXT, "the longest run reads no text twice"
+assert AT_256[1] * bytes_per_token < OLD_TEXT
+without_recall = {
+    setting: mean(without(run, "recall") for run in runs_of[setting].values())
+    for setting in (AT_256, AT_384, AT_192)
+}
+assert without_recall[AT_256] < without_recall[AT_192] < without_recall[AT_384]
+far_of_256 = {seed: recall_bits(run, FAR) for seed, run in of_256.items()}
+share_of_levels = [each["value"] / best_sizes[0]["value"] for each in best_sizes[1:]]
+assert best_sizes[0]["interval"][1] < 2e6, "the expectation of the lowest level was missed"
+
 best_size_exponent = fits["test"]["optima"]["best_size_exponent"]
 
 FIGURES = [
     f"{len(measured['runs'])} runs on one H200",
     f"{len(measured['points'])} runs are points of",
-    f"{num_isotoken} runs compare sizes at {EQUAL_TOKENS / MILLION:.1f} million tokens",
+    f"{num_isotoken} runs compare sizes at {EQUAL_TOKENS / MILLION:.1f} million tokens. Of these,"
+    f" {len(at_other_rate)} had a wrong rate",
     f"{num_long} runs, of 2026-11-19, compare two sizes at {TWICE / MILLION:.1f} million tokens",
     f"differences are less than the goal of 20 standard deviations, at {EQUAL_TOKENS / MILLION:.1f} and at"
     f" {TWICE / MILLION:.1f} million tokens",
     f"{num_rates} runs served to choose",
-    f"the entropy E is {floor:.5f} bits per byte",
+    f"the entropy E is {entropy:.5f} bits per byte",
     f"There are {num_seeds.total()} settings of width and tokens, of which {num_seeds[5]} have five seeds",
     f"{num_seeds[1]} settings have one seed",
     list(point_rows()),
-    f"at least {above_bound:.1f} times the bound",
+    f"at least {at_least(above_bound, 2)} times the bound",
+    f"of every run at least {at_least(above_bound_of_runs, 2)} times",
     f"All but that of width {above_many[0]} are below",
     list(exponent_rows()),
     list(step_rows()),
     f"from {min(early):.2f} to {max(early):.2f}",
-    f"they are {min(late):.2f} and {max(late):.2f}",
+    f"they are {min(late):.2f} to {max(late):.2f}, below the prediction of"
+    f" {facts_of_data_alone[0]:.2f} to {facts_of_data_alone[1]:.2f}",
+    f"falls with an exponent of {min(late):.2f} to {max(late):.2f}",
+    f"the prediction was {facts_of_data_alone[0]:.2f} to {facts_of_data_alone[1]:.2f}",
+    f"limit of this curve, {capacity_limit:.3f}, is outside",
     list(law_rows()),
     list(recovery_rows()),
-    f"{100 * min(share_of[0].values()):.0f} % too high",
+    f"that is {100 * min(share_of[0].values()):.1f} to {100 * max(share_of[0].values()):.1f} % too high",
+    f"is one of the {NUM_RESAMPLES} resamples",
+    f"would be {error_of_others:.4f} instead of {error_of_limit:.4f}",
     f"by {100 * min(share_of[1].values()):.1f} to {100 * max(share_of[1].values()):.1f} %",
     f"recall alone costs {recall:.4f} bits per byte",
     list(kind_rows()),
@@ -606,6 +708,18 @@ FIGURES = [
     f"{spell(measured['lr'])} for all sizes",
     f"costs {at_rate(512, 0.002) - at_rate(512, 0.008):.4f} bits per byte",
     f"exponent of compute is {interval(best_size_exponent, 2)}",
+    f"Width 256 has a mean loss of {loss_of[AT_256]:.5f}, width 192 {loss_of[AT_192]:.5f} and width 384"
+    f" {loss_of[AT_384]:.5f}",
+    f"seed 0 of width 256 ended at {of_256[0]['test_bits_per_byte']:.5f}",
+    f"an excess of {without_recall[AT_256]:.5f}, width 192 {without_recall[AT_192]:.5f} and width 384"
+    f" {without_recall[AT_384]:.5f}",
+    f"deviation of width 256 is then {stdev(without(run, 'recall') for run in of_256.values()):.5f}",
+    f"are {share_of_levels[0]:.1f} and {share_of_levels[1]:.1f} times",
+    f"{NEW_TEXT / 1e9:.1f} GB",
+    f"{OLD_TEXT / 1e9:.1f} GB",
+    f"needs {far_of_256[0]:.2f} bits, and seeds 1 and 2 need {far_of_256[1]:.2f} and {far_of_256[2]:.2f}",
+    f"at least {at_least(100 * share_of_recall(*AT_256), 1)} % lower at width 256 and"
+    f" {AT_256[1] / MILLION:.1f} million",
     f"all sizes read {EQUAL_TOKENS / MILLION:.1f} million tokens",
     list(size_rows(equal)),
     list(apart_rows(equal)),
@@ -617,8 +731,8 @@ FIGURES = [
     f"widths 128 and 1,280 read {TWICE / MILLION:.1f} million tokens",
     list(size_rows(twice)),
     list(apart_rows(twice)),
-    f"its p is {p_values[1][0]:.3f}",
-    f"only one p is below 0.05, and the others are {p_of_all[0]:.3f}",
+    f"four of five p are {p_of_all[0]:.3f}",
+    f"its p is {p_values[1][0]:.3f}, and {p_of_all[-1]:.3f} with Holm's correction",
     f"differ by {in_deviations(twice, 128):.1f} pooled deviations (95 % interval"
     f" {deviations_interval(twice)})",
     f"The medians differ by {median_apart(twice, 128):.4f}, the means by {apart(twice, 128):.4f}",
@@ -641,7 +755,7 @@ FIGURES = [
     " 80.7 million tokens",
     f"with {longest_of_128['tokens'] / MILLION:.1f} million tokens, which has one seed, needs"
     f" {recall_bits(longest_of_128, NEAR):.2f}",
-    f"need at most {highest_of_wide:.2f}",
+    f"need at most {at_most(highest_of_wide, 2)}",
     f"seeds 1 and 4 need {of_192[1]:.2f} and {of_192[4]:.2f} bits",
     f"the other three {min(of_192[0], of_192[2], of_192[3]):.2f} to"
     f" {max(of_192[0], of_192[2], of_192[3]):.2f}",
@@ -653,19 +767,35 @@ FIGURES = [
     list(left_out_rows()),
     f"by {in_deviations(excess_without(TWICE, 'recall'), 128):.1f} pooled deviations without recall",
     f"differ by {in_deviations(excess_without(EQUAL_TOKENS, 'recall'), 128):.1f} without recall",
-    f"is at most {highest_without_one_kind(EQUAL_TOKENS):.1f} at {EQUAL_TOKENS / MILLION:.1f} million tokens"
-    f" and {highest_without_one_kind(TWICE):.1f} at {TWICE / MILLION:.1f} million tokens",
+    f"is at most {at_most(highest_without_one_kind(EQUAL_TOKENS), 1)} at {EQUAL_TOKENS / MILLION:.1f} million"
+    f" tokens and {at_most(highest_without_one_kind(TWICE), 1)} at {TWICE / MILLION:.1f} million tokens",
     f"{len(at_other_rate)} earlier runs",
+    f"which made {len(of_256) + len(of_384) - 2 + len(of_192_long)} runs of the highest level",
     f"width {repeat['width']}, {repeat['tokens'] / MILLION:.1f} million tokens",
     f"ended at {repeat['test_bits_per_byte']:.5f} instead of {original['test_bits_per_byte']:.5f}",
     f"difference of {repeat_shift:.5f} is {percent(repeat_shift / repeat_deviation)} of the deviation",
-    f"{lowest - floor:.4f} bits per byte above E, which is {percent((lowest - floor) / floor)}",
+    f"is {lowest_of_largest - entropy:.4f} bits per byte above E, which is"
+    f" {percent((lowest_of_largest - entropy) / entropy)}",
+    f"is {lowest_run['test_bits_per_byte'] - entropy:.4f} above E, which is"
+    f" {percent((lowest_run['test_bits_per_byte'] - entropy) / entropy)}",
 ]
 GIVEN = {
     "after 100 readings": "the predictions",
     '"100 readings" are': "the predictions",
     "context of 512 tokens": "the recipes",
     "20 standard deviations": "the goal that the sweep states",
+    "widths 256 and 384 have three": "the recipe",
+    "width 192 at the highest level": "the recipe",
+    "But width 192 has": "the recipe",
+    "order of 256 and 384": "the recipe",
+    "192 and 256 are nearly": "the recipe",
+    "Without recall, width 256": "the recipe",
+    "widths 256 and 384 differ": "the recipe",
+    "deviation of width 256": "the recipe",
+    "significant at 5 %": "the usual level",
+    "has width 256 and read 278.7 million": "the recipe",
+    "256 and 278.7 million": "the recipe",
+    "among them width 192": "the recipe",
     "width 1,280": "the recipe",
     "width 768": "the recipe",
     "width 512": "the recipe",
@@ -699,5 +829,4 @@ GIVEN = {
     "compares widths 128 and 1,280": "the recipe",
     "widths 128 and 1,280 have been run, but not widths 256 and 512": "the recipe",
     "seeds of width 128": "the recipe",
-    "(width 192), which": "the recipe",
 }
