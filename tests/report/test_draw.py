@@ -162,6 +162,8 @@ def test_the_table_of_a_chart_has_its_data() -> None:
     ragged = chart(*(Series(f"r{n}", [(n + 0.5 * k, 1.0) for k in (0, 9)]) for n in range(9)))
     assert chart_rows(ragged)[0] == ["", "steps", "nats"]
     assert [row for row in chart_rows(ragged)[1] if row[0] == "r4"] == [["r4", 4.0, 1.0], ["r4", 8.5, 1.0]]
+    seeds = chart(Series("a", [(1.0, 2.0), (1.0, 2.5)]), Series("b", [(1.0, 3.0)]))
+    assert chart_rows(seeds)[1] == [["a", 1.0, 2.0], ["a", 1.0, 2.5], ["b", 1.0, 3.0]]
     dots = DotChart(title="t", value=Axis("loss"), dots=[Dot("x", 1.0, (0.5, 1.5)), Dot("y", math.nan)])
     columns, rows = chart_rows(dots)
     assert columns == ["", "loss", "lowest", "highest"]

@@ -99,9 +99,9 @@ def chart_rows(
 ) -> tuple[list[str], list[list[str | float]]]:
     """Return the data of a chart as the headings and rows of a table.
 
-    Series that share their x are columns of one row. If most cells would be blank, or if the series have a
-    spread, their points are separate rows instead. A series with more than `max_points` is reduced to every
-    nth point and the last one.
+    Series that share their x are columns of one row. If most cells would be blank, or if a series has a
+    spread or several points at one x, the points are separate rows instead. A series with more than
+    `max_points` is reduced to every nth point and the last one.
     """
     if isinstance(chart, DotChart):
         has_spread = any(dot.spread for dot in chart.dots)
@@ -115,7 +115,10 @@ def chart_rows(
     xs = sorted(set().union(*kept))
     columns = [dict(series.points) for series in chart.series]
     rows: list[list[str | float]] = [[x, *(column.get(x, "") for column in columns)] for x in xs]
-    if 2 * sum(cell != "" for row in rows for cell in row[1:]) >= len(columns) * len(rows):
+    has_one_y = all(
+        len(column) == len(series.points) for column, series in zip(columns, chart.series, strict=True)
+    )
+    if has_one_y and 2 * sum(cell != "" for row in rows for cell in row[1:]) >= len(columns) * len(rows):
         return [chart.x.label, *(series.full_label for series in chart.series)], rows
     return ["", chart.x.label, chart.y.label], [
         [series.full_label, x, y]
