@@ -19,7 +19,8 @@ from jaxtyping import Int
 from torch import Tensor
 
 from bytewright.generate import Generator, SamplingConfig
-from bytewright.generate.slots import Round, SlotBatch
+from bytewright.generate.prompt_chunks import PromptChunk
+from bytewright.generate.slots import ReadChunks, Round, SlotBatch
 from bytewright.serve.jobs import EngineClosedError, Job, QueueFullError, Update
 from jobs import HANG_SECONDS, Collected, RunningEngine, make_model, random_job, running_engine
 
@@ -107,6 +108,23 @@ def test_all_chunks_of_a_call_are_counted() -> None:
     with running_engine(make_model(), num_slots=4) as running:
         running.run(jobs)
         assert running.engine.stats().num_chunks == 1 + 1 + 2 + 3
+
+
+def test_slots_in_use_are_at_most_the_slots() -> None:
+    """The slot of a job whose last tokens are being computed is free, and the next job may have it."""
+    found = list[tuple[int, int]]()
+    with running_engine(make_model(), num_slots=2) as running:
+        read = running.engine.batch.read
+
+        def count_and_read(chunks: Sequence[PromptChunk]) -> ReadChunks:
+            stats = running.engine.stats()
+            found.append((stats.num_slots_in_use, stats.num_running))
+            return read(chunks)
+
+        running.engine.batch.read = count_and_read  # type: ignore[method-assign]
+        running.run([Job([5], SamplingConfig(max_new_tokens=20, seed=seed)) for seed in range(6)])
+    assert max(num_in_use for num_in_use, _ in found) == 2
+    assert max(num_running for _, num_running in found) > 2
 
 
 def fail_at_random(batch: SlotBatch, generator: random.Random, rate: float) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any
@@ -34,7 +33,7 @@ from bytewright.serve.protocol import (
     read_ids,
     read_model,
 )
-from bytewright.serve.service import LoadedModel, Service, Updates
+from bytewright.serve.service import Arrival, LoadedModel, Service, Updates
 from bytewright.serve.text import ChoiceText
 
 Lifespan = Callable[[Any], AbstractAsyncContextManager[None]]
@@ -119,7 +118,7 @@ class Completions:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        started = time.perf_counter()
+        started = self.service.clock()
         loaded = self.service.loaded
         request = read_completion(await Request(scope, receive).body(), loaded.tokenizer)
         _check_model(request.model, loaded)
@@ -128,10 +127,10 @@ class Completions:
         for job in jobs:
             self.service.engine.check(job)
         with self.service.run(jobs) as updates:
-            answer = _Answer(self.service, request, jobs, updates)
+            answer = _Answer(self.service, request, jobs, updates, started)
             watcher = asyncio.create_task(_watch_disconnect(receive, updates))
             try:
-                await (answer.stream if request.stream else answer.send_whole)(send, started)
+                await (answer.stream if request.stream else answer.send_whole)(send)
             finally:
                 watcher.cancel()
 
@@ -146,7 +145,8 @@ class _Choice:
         self.text = ChoiceText(service.loaded.tokenizer, request.stop, has_logprobs=has_logprobs)
         self.must_echo = request.echo
         self.waits_for_scores = request.echo and has_logprobs and len(self.prompt) > 1
-        self.last_token = 0.0
+        self.last_arrival: float | None = None
+        """When the newest tokens arrived."""
         self.reason: str | None = None
 
     def feed(self, update: Update) -> str:
@@ -163,12 +163,21 @@ class _Choice:
 
 
 class _Answer:
-    """The answer to one request, from the updates of its jobs: as a whole or as a stream."""
+    """The answer to one request, from the updates of its jobs: as a whole or as a stream.
+
+    The request began at the time `started` of the service's clock.
+    """
 
     def __init__(
-        self, service: Service, request: CompletionRequest, jobs: Sequence[Job], updates: Updates
+        self,
+        service: Service,
+        request: CompletionRequest,
+        jobs: Sequence[Job],
+        updates: Updates,
+        started: float,
     ) -> None:
         self.service, self.metrics, self.updates = service, service.metrics, updates
+        self.started = started
         self.writer = CompletionWriter(request, service.loaded.name)
         self.choices = {job: _Choice(request, index, service) for index, job in enumerate(jobs)}
         self.open_jobs = set(jobs)
@@ -178,15 +187,13 @@ class _Answer:
         """The number of new tokens of all choices."""
         return sum(choice.text.num_tokens for choice in self.choices.values())
 
-    async def send_whole(self, send: Send, started: float) -> None:
+    async def send_whole(self, send: Send) -> None:
         """Wait for all choices and send one response."""
         texts = dict.fromkeys(self.choices, "")
         while self.open_jobs:
-            job, update = await self._next()
-            if job in self.open_jobs:
-                if update.ids and not self.num_tokens:
-                    self.metrics.first_token.observe(time.perf_counter() - started)
-                texts[job] += self._feed(job, update)
+            arrival = await self._next()
+            if arrival.job in self.open_jobs:
+                texts[arrival.job] += self._feed(arrival)
         results = [
             choice_of(choice.index, texts[job], choice.text.take_logprobs(is_last=True), choice.reason)
             for job, choice in self.choices.items()
@@ -194,9 +201,9 @@ class _Answer:
         body = self.writer.whole(results, self.num_tokens)
         await _send_start(send, "application/json", len(body))
         await _send_body(send, body, more=False)
-        self.metrics.duration.observe(time.perf_counter() - started)
+        self.metrics.duration.add(self.service.clock() - self.started)
 
-    async def stream(self, send: Send, started: float) -> None:
+    async def stream(self, send: Send) -> None:
         """Send the text of all choices as it is written."""
         has_started = False
         while self.open_jobs:
@@ -209,45 +216,49 @@ class _Answer:
                     raise
                 await _send_body(send, event(error_body(str(error), 500)), more=False)
                 return
-            events = b"".join(
-                self._write_event(job, update, started) for job, update in batch if job in self.open_jobs
-            )
+            events = b"".join(self._write_event(each) for each in batch if each.job in self.open_jobs)
             if events:
                 if not has_started:
                     await _send_start(send, "text/event-stream")
                     has_started = True
                 await _send_body(send, events, more=True)
         await _send_body(send, self.writer.end(self.num_tokens), more=False)
-        self.metrics.duration.observe(time.perf_counter() - started)
+        self.metrics.duration.add(self.service.clock() - self.started)
 
-    async def _next(self) -> tuple[Job, Update]:
+    async def _next(self) -> Arrival:
         """Return the next update; raise if the client has disconnected or a job failed."""
-        found = await self.updates.get()
-        if found is None:
+        arrival = await self.updates.get()
+        if arrival is None:
             raise ClientDisconnect
-        job, update = found
-        if update.error is not None:
-            raise EngineError(update.error)
-        return job, update
+        if arrival.update.error is not None:
+            raise EngineError(arrival.update.error)
+        return arrival
 
-    def _feed(self, job: Job, update: Update) -> str:
+    def _feed(self, arrival: Arrival) -> str:
         """Return the text that an update adds to its choice; at its end, cancel the job."""
-        choice = self.choices[job]
-        text = choice.feed(update)
+        choice = self.choices[arrival.job]
+        self._record_times(choice, arrival)
+        text = choice.feed(arrival.update)
         if choice.reason is not None:
-            self.open_jobs.discard(job)
-            self.service.engine.cancel([job])
+            self.open_jobs.discard(arrival.job)
+            self.service.engine.cancel([arrival.job])
         return text
 
-    def _write_event(self, job: Job, update: Update, started: float) -> bytes:
+    def _record_times(self, choice: _Choice, arrival: Arrival) -> None:
+        """Record the latencies of new tokens; those of one update share its time in equal parts."""
+        count = len(arrival.update.ids)
+        if not count:
+            return
+        if choice.last_arrival is None:  # an update with the first token has no other one
+            self.metrics.first_token.add(arrival.seconds - self.started)
+        else:
+            self.metrics.next_token.add((arrival.seconds - choice.last_arrival) / count, count)
+        choice.last_arrival = arrival.seconds
+
+    def _write_event(self, arrival: Arrival) -> bytes:
         """Return the event of an update, or nothing if it adds nothing."""
-        choice, now = self.choices[job], time.perf_counter()
-        if update.ids and choice.text.num_tokens:
-            self.metrics.next_token.observe(now - choice.last_token)
-        elif update.ids:
-            self.metrics.first_token.observe(now - started)
-        choice.last_token = now
-        text = self._feed(job, update)
+        choice = self.choices[arrival.job]
+        text = self._feed(arrival)
         is_last = choice.reason is not None
         logprobs = choice.text.take_logprobs(is_last=is_last)
         if text or is_last or (logprobs and logprobs["tokens"]):

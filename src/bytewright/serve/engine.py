@@ -61,7 +61,9 @@ class EngineStats:
     """Counters of the engine since its start, and what it does now."""
 
     num_slots: int
+    num_slots_in_use: int = 0
     num_running: int = 0
+    """The number of jobs in slots, and of those whose last tokens are being computed."""
     num_waiting: int = 0
     num_waiting_tokens: int = 0
     num_steps: int = 0
@@ -194,6 +196,7 @@ class Engine:
         with self._changed:
             return dataclasses.replace(
                 self._stats,
+                num_slots_in_use=len(self._in_slots),
                 num_running=len(self._in_slots) + len(self._leaving),
                 num_waiting=len(self._waiting),
             )

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterator, Sequence
+import time
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Literal
+from itertools import accumulate
+from typing import Literal, NamedTuple
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client import CollectorRegistry, Counter, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from bytewright.model import TransformerLM
 from bytewright.serve.engine import Engine
@@ -26,7 +29,7 @@ ServiceState = Literal["loading", "ready", "draining", "failed"]
 
 PREFIX = "bytewright_"
 """The start of the names of all figures."""
-SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 """The limits of the buckets of latencies."""
 
 
@@ -52,15 +55,28 @@ class NotReadyError(EngineClosedError):
     """The model is still being loaded."""
 
 
-Updates = asyncio.Queue[tuple[Job, Update] | None]
+class Arrival(NamedTuple):
+    """An update of a job, and when the engine reported it."""
+
+    job: Job
+    update: Update
+    seconds: float
+    """The time of the service's clock. A request may read the update later, if its client is slow."""
+
+
+Updates = asyncio.Queue[Arrival | None]
 """The updates of a request's jobs; None means that the client has disconnected."""
 
 
 class Service:
-    """One model that is served. All methods but `report` belong to the event loop's thread."""
+    """One model that is served.
 
-    def __init__(self, options: EngineOptions) -> None:
-        self.options = options
+    The thread of the engine calls `report`, and `load` may run on a thread of its own. All other methods must
+    be called on the thread of the event loop. `clock` returns the current time in seconds.
+    """
+
+    def __init__(self, options: EngineOptions, clock: Callable[[], float] = time.perf_counter) -> None:
+        self.options, self.clock = options, clock
         self.is_draining = False
         self.num_open = 0
         """The number of requests that wait for their jobs."""
@@ -71,7 +87,7 @@ class Service:
         self.metrics = Metrics(self)
 
     def load(self, loaded: LoadedModel, loop: asyncio.AbstractEventLoop) -> None:
-        """Start the engine for a model; this takes a while and may run on another thread."""
+        """Start the engine for a model, which takes some time."""
         num_ids = min(loaded.tokenizer.vocab_size, loaded.model.config.vocab_size)
         engine = Engine(loaded.model, self.report, num_ids=num_ids, **asdict(self.options))
         self._loop = loop
@@ -128,13 +144,13 @@ class Service:
         """Pass updates from the thread of the engine to the event loop."""
         assert self._loop is not None
         with contextlib.suppress(RuntimeError):  # the loop was closed while the engine stopped
-            self._loop.call_soon_threadsafe(self._deliver, updates)
+            self._loop.call_soon_threadsafe(self._deliver, updates, self.clock())
 
-    def _deliver(self, updates: list[tuple[Job, Update]]) -> None:
+    def _deliver(self, updates: list[tuple[Job, Update]], seconds: float) -> None:
         for job, update in updates:
             queue = self._queues.get(job)
             if queue is not None:
-                queue.put_nowait((job, update))
+                queue.put_nowait(Arrival(job, update, seconds))
                 if update.is_last:
                     del self._queues[job]
 
@@ -151,6 +167,29 @@ class Service:
             await asyncio.to_thread(self._engine.stop)
 
 
+class Histogram:
+    """Counts of durations in the buckets `SECONDS`.
+
+    A duration can be added several times in one call; `prometheus_client.Histogram` needs a call for each,
+    and on a GPU a round of all slots has thousands of tokens.
+    """
+
+    def __init__(self, name: str, summary: str) -> None:
+        self.name, self.summary = name, summary
+        self._counts = [0] * (len(SECONDS) + 1)
+        self._sum = 0.0
+
+    def add(self, seconds: float, count: int = 1) -> None:
+        """Count a duration `count` times."""
+        self._counts[bisect_left(SECONDS, seconds)] += count
+        self._sum += seconds * count
+
+    def family(self) -> Metric:
+        """Return the counts for Prometheus; each bucket includes the ones before it."""
+        buckets = list(zip([*map(str, SECONDS), "+Inf"], accumulate(self._counts), strict=True))
+        return HistogramMetricFamily(PREFIX + self.name, self.summary, buckets, self._sum)
+
+
 class Metrics:
     """The figures of one service, in a registry of their own."""
 
@@ -164,12 +203,9 @@ class Metrics:
         self._disconnects = Counter(
             PREFIX + "disconnects", "Clients that left before the end", registry=self._registry
         )
-        self.first_token = self._histogram("first_token_seconds", "Time until the first token")
-        self.next_token = self._histogram("next_token_seconds", "Time between two tokens of a stream")
-        self.duration = self._histogram("completion_seconds", "Time of a whole completion")
-
-    def _histogram(self, name: str, summary: str) -> Histogram:
-        return Histogram(PREFIX + name, summary, buckets=SECONDS, registry=self._registry)
+        self.first_token = Histogram("first_token_seconds", "Time until the first token of a text")
+        self.next_token = Histogram("next_token_seconds", "Time between two tokens of a text")
+        self.duration = Histogram("completion_seconds", "Time of a whole completion")
 
     def count_response(self, status: int) -> None:
         """Count a response."""
@@ -185,7 +221,9 @@ class Metrics:
         return text
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the current figures of the engine; the registry calls it."""
+        """Yield latencies and the current figures of the engine; the registry calls it."""
+        for histogram in (self.first_token, self.next_token, self.duration):
+            yield histogram.family()
         is_ready = self._service.state == "ready"
         yield GaugeMetricFamily(PREFIX + "ready", "1 if requests are accepted", is_ready)
         if not self._service.is_loaded:
@@ -193,7 +231,7 @@ class Metrics:
         stats = self._service.engine.stats()
         for name, summary, value in (
             ("slots", "Texts that can be generated at the same time", stats.num_slots),
-            ("slots_in_use", "Texts that are generated now", stats.num_running),
+            ("slots_in_use", "Slots that hold a text now", stats.num_slots_in_use),
             ("waiting_texts", "Texts in the queue", stats.num_waiting),
             ("waiting_tokens", "Tokens of the texts in the queue", stats.num_waiting_tokens),
             ("longest_turn_seconds", "The longest time between two steps", stats.longest_turn_seconds),
