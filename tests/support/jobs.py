@@ -110,6 +110,6 @@ def random_job(generator: random.Random, config: ModelConfig = CONFIG, **options
             seed=generator.randrange(2**64),
             stop_tokens=(1, 2),
         ),
-        row=generator.randrange(3),
+        random_stream=generator.randrange(3),
         **options,
     )

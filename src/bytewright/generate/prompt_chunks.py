@@ -33,10 +33,10 @@ GREEDY = SamplingConfig(temperature=0.0)
 
 @dataclass(frozen=True)
 class RowDraws:
-    """How a sequence chooses its tokens: by the settings and the random stream (seed, row)."""
+    """How a sequence chooses its tokens: by the settings and the random stream (seed, random_stream)."""
 
     sampling: SamplingConfig
-    row: int
+    random_stream: int
     max_new_tokens: int
     """At most the room in the context."""
 

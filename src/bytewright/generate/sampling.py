@@ -5,8 +5,8 @@ with which tokens are drawn, of the same shape; they need not sum to 1. Its othe
 GPU the steps of a model with a user's sampler are not captured as a graph, so a sampler can do anything.
 
 The caller passes the randomness as one uniform number per sequence and step. These numbers depend only on the
-seed and on the row of the sequence (`draw_uniforms`), not on the other rows of the batch. Choosing a token
-needs no host synchronisation.
+seed and on the random stream of the sequence (`draw_uniforms`), not on the rest of the batch. Choosing a
+token needs no host synchronisation.
 """
 
 from __future__ import annotations
@@ -272,13 +272,14 @@ def check_chosen(ids: Sequence[int], num_before: int = 0, sampler: str | None = 
         raise DivergenceError(message if sampler else f"{message}; the model has diverged", found=sampler)
 
 
-def draw_uniforms(seed: int, row: int, count: int) -> Float[Tensor, " count"]:
-    """Return the first `count` uniform numbers of a row: multiples of 2⁻²³ below 1.
+def draw_uniforms(seed: int, random_stream: int, count: int) -> Float[Tensor, " count"]:
+    """Return the first `count` uniform numbers of a random stream: multiples of 2⁻²³ below 1.
 
-    They are the upper 23 bits of Philox with the key (seed, row), so each pair has its own stream. `draw`
-    requires that the float32 product of such a number with any x is below x.
+    They are the upper 23 bits of Philox with the key (seed, random_stream). `draw` requires that the float32
+    product of such a number with any x is below x.
     """
-    bits = np.random.Philox(key=np.array([seed, row], dtype=np.uint64)).random_raw(count) >> np.uint64(41)
+    key = np.array([seed, random_stream], dtype=np.uint64)
+    bits = np.random.Philox(key=key).random_raw(count) >> np.uint64(41)
     return torch.from_numpy((bits / 2**23).astype(np.float32))
 
 

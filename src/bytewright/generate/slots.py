@@ -176,7 +176,7 @@ class SlotBatch:
     def _write_uniforms(self, chunks: Sequence[PromptChunk]) -> None:
         """Write the random numbers of sequences that start to draw tokens."""
         drawn = {
-            chunk.slot: draw_uniforms(draws.sampling.seed, draws.row, draws.max_new_tokens)
+            chunk.slot: draw_uniforms(draws.sampling.seed, draws.random_stream, draws.max_new_tokens)
             for chunk in chunks
             if (draws := chunk.draws) and self.kinds[chunk.slot] != SamplingKind.GREEDY
         }

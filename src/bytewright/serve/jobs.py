@@ -63,11 +63,11 @@ class Update(NamedTuple):
 
 @dataclass(eq=False)
 class Job:
-    """One prompt to continue once; the tokens are those of `generate` for row `row` of a batch."""
+    """One prompt to continue once; the tokens are those of `generate` with `first_row=random_stream`."""
 
     prompt: Sequence[int]
     sampling: SamplingConfig
-    row: int = 0
+    random_stream: int = 0
     num_top: int | None = None
     """How many likeliest tokens to report with each token; None for no scores at all."""
     scores_prompt: bool = False
@@ -110,7 +110,7 @@ class RunningJob:
         """Return the next tokens of the prompt."""
         ids = self.job.prompt[self.length : self.length + CHUNK_TOKENS]
         has_next = self.room > 0 and self.length + len(ids) == len(self.job.prompt)
-        draws = RowDraws(self.job.sampling, self.job.row, self.room) if has_next else None
+        draws = RowDraws(self.job.sampling, self.job.random_stream, self.room) if has_next else None
         return PromptChunk(self.slot, self.length, ids, draws)
 
     def has_finite_scores(self) -> bool:

@@ -69,7 +69,7 @@ class CompletionRequest:
             Job(
                 ids,
                 self.sampling,
-                row=number * self.n + copy,
+                random_stream=number * self.n + copy,
                 num_top=self.logprobs,
                 scores_prompt=self.echo and self.logprobs is not None,
             )
