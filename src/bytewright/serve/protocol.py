@@ -7,7 +7,6 @@ Options that would change the text and are not supported are rejected rather tha
 from __future__ import annotations
 
 import json
-import math
 import secrets
 import time
 from collections.abc import Mapping, Sequence
@@ -250,24 +249,12 @@ def read_stops(stop: Json) -> tuple[str, ...]:
 
 def read_integer(option: Json, default: int, *, least: int, most: int = 2**63) -> int:
     """Return an integer within limits; null or a missing value is the default."""
-    if option.value is None:
-        return default
-    value = option.as_integer()
-    if not least <= value <= most:
-        raise option.error(f"an integer from {least} to {most}")
-    return value
+    return default if option.value is None else option.as_integer(least, most)
 
 
 def read_number(option: Json, default: float) -> float:
     """Return a number; null or a missing value is the default."""
-    if option.value is None:
-        return default
-    if isinstance(option.value, bool) or not isinstance(option.value, int | float):
-        raise option.error("a number")
-    value = float(option.value)
-    if not math.isfinite(value):
-        raise option.error("a finite number")
-    return value
+    return default if option.value is None else option.as_number()
 
 
 class CompletionWriter:
