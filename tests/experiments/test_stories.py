@@ -10,12 +10,14 @@ import pytest
 import torch
 from rich.console import Console
 
+from bytewright.errors import UsageError
 from bytewright.experiments.evaluation import stories as writing
 from bytewright.experiments.evaluation.stories import SamplingPlan, generate_stories
 from bytewright.experiments.evaluation.story_eval import evaluate_text
 from bytewright.storage import atomic
 from bytewright.tokenizer import Tokenizer
-from bytewright.train import train
+from bytewright.train import Run, train
+from rejection import rejects
 from runs import make_config
 
 
@@ -35,6 +37,14 @@ def written(tmp_path: Path, stories: Path, tokenizer: Path) -> Path:
     path = tmp_path / "run/config.json"
     atomic.write_json(path, atomic.read_document(path) | {"precision": "bf16"})
     return tmp_path / "run"
+
+
+def test_a_prompt_that_leaves_no_room_for_a_story_is_rejected(written: Path) -> None:
+    context_length = Run.open(written).config.model.context_length
+    for length in (context_length - 1, 2 * context_length):
+        plan = SamplingPlan(num_stories=1, prompt="é" * length)
+        with rejects(UsageError, key="sampling.prompt", expected=context_length - 2):
+            generate_stories(written, plan, device="cpu")
 
 
 def loading(chosen: list[torch.dtype | None]) -> Callable[..., Any]:

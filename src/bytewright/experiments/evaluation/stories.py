@@ -69,9 +69,17 @@ def generate_stories(
     place = select_device(device)
     model = saved.load(device=place, precision=saved.generation_precision(place))
     prompt = [end, *tokenizer.encode(plan.prompt)]
+    room = model.config.context_length - len(prompt)
+    if room < 1:
+        limit, found = model.config.context_length - 2, len(prompt) - 1
+        message = (
+            f"sampling.prompt has {found} tokens, which leaves no room in the model's context of"
+            f" {model.config.context_length}; shorten it to at most {limit} tokens"
+        )
+        raise UsageError(message, key="sampling.prompt", expected=limit, found=found)
     stories, num_ended = [], 0
     generator = Generator(model, min(BATCH, plan.num_stories))
-    sampling = plan.config(model.config.context_length - len(prompt), (end,))
+    sampling = plan.config(room, (end,))
     sampling = dataclasses.replace(sampling, num_ids=tokenizer.vocab_size)
     for completion in generator.generate_many([prompt] * plan.num_stories, sampling, BATCH):
         stories.append((plan.prompt + tokenizer.decode(completion.ids)).strip())
