@@ -1,11 +1,17 @@
 """The figures of serving.md: limits of requests and of the engine."""
 
 from bytewright.generate.prompt_chunks import CHUNK_TOKENS, FIRST_CHUNKS, FIRST_TOKENS, LATER_CHUNKS
-from bytewright.serve.protocol import DEFAULT_MAX_TOKENS, MAX_CHOICES, MAX_LOGPROBS, MAX_STOPS
+from bytewright.serve.protocol import (
+    DEFAULT_MAX_TOKENS,
+    MAX_CHOICES,
+    MAX_LOGPROBS,
+    MAX_STOP_LENGTH,
+    MAX_STOPS,
+)
 
 FIGURES = [
     f"the prompt is only scored | {DEFAULT_MAX_TOKENS} |",
-    f"up to {MAX_STOPS} texts; the result",
+    f"up to {MAX_STOPS} texts, of at most {MAX_STOP_LENGTH:,} characters each; the result",
     f"at most {MAX_CHOICES} texts in all",
     f"of up to {MAX_LOGPROBS} likeliest tokens",
     f"chunks of at most {CHUNK_TOKENS} tokens",
@@ -19,10 +25,15 @@ FIGURES = [
         ("408, 413", "the body arrives too slowly, or is too large"),
         ("429, with `Retry-After`", "the queue is full"),
         ("500", "the model failed on this request"),
-        ("503", "the model is being loaded, the server shuts down, or too many connections are open"),
+        (
+            "503, with `Retry-After`",
+            "the model is being loaded, the server shuts down, too many connections are open, or the GPU has"
+            " failed (restart the server)",
+        ),
     ],
 ]
 GIVEN = {
+    "another name is answered with 404": "a code of HTTP",
     "by itself is answered with 400": "a code of HTTP",
     "new requests with 503": "a code of HTTP",
     "200 random requests": "tests/serve/test_serving_engine.py, with --slow",

@@ -156,6 +156,14 @@ def test_other_machines_are_only_served_with_a_key() -> None:
     assert not named.accepts_host("other.org")
 
 
+def test_a_loopback_address_accepts_only_its_own_and_allowed_names() -> None:
+    options = GuardOptions(host="127.0.0.2", allowed_hosts=("example.org",))
+    for name in ("localhost", "127.0.0.1", "[::1]", "127.0.0.2", "example.org"):
+        assert options.accepts_host(f"{name}:8000")
+    assert not options.accepts_host("other.org:8000")
+    assert not GuardOptions().accepts_host("example.org:8000")
+
+
 def test_requests_are_answered_with_503_while_the_model_is_loaded() -> None:
     app = make_app(Service(EngineOptions()), GuardOptions())
     for method, path in (("POST", "/v1/completions"), ("GET", "/v1/models"), ("GET", "/health")):

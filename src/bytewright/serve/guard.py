@@ -1,8 +1,10 @@
 """Checks before every route (Host, Origin, API key, size and duration of the body), and error responses.
 
-A web page of another site can make a browser send requests to a server on this machine. The Host header then
-has the name of that site (DNS rebinding), or the Origin header does. Both are rejected, so only pages of this
-server can use it. There are no CORS headers.
+A web page of another site can make a browser send requests to this server. The Origin header then has the
+name of that site; with DNS rebinding, the Host header has it, too. An Origin that differs from the Host is
+rejected, and so is a wrong Host on a loopback address. On another address the server cannot determine its own
+names. It then accepts any Host by default, but requires an API key, which such a page does not have. There
+are no CORS headers.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ class GuardOptions:
     host: str = "127.0.0.1"
     """The address that the server listens on."""
     allowed_hosts: Sequence[str] = ()
-    """Further names of this server in the Host header."""
+    """Names in the Host header that are accepted, besides those of this machine and `host`."""
     api_key: str | None = None
     max_body_bytes: int = 2**20
     read_seconds: float = 20.0
@@ -53,9 +55,10 @@ class GuardOptions:
             raise UsageError(message, key="api_key")
 
     def accepts_host(self, host: str) -> bool:
-        """Return whether a Host header names this server.
+        """Return whether requests with a Host header are accepted.
 
-        A server that other machines can reach accepts any name, unless `allowed_hosts` is given.
+        A server that other machines can reach accepts any name, unless `allowed_hosts` is given: requests
+        have its API key.
         """
         name = host.rsplit(":", 1)[0] if not host.endswith("]") else host
         names = [name.lower() for name in self.allowed_hosts]

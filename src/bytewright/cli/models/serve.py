@@ -34,7 +34,8 @@ class ServerCommand:
     api_key: Annotated[str | None, options.arg("KEY")] = None
     """Requests must have this key. The variable BYTEWRIGHT_API_KEY sets it without showing it in `ps`."""
     allowed_host: Annotated[options.Repeated, options.arg("NAME", "(optional, repeatable)")] = ()
-    """A further name of this server that the Host header of requests may have."""
+    """A name that the Host header of requests may have, besides `localhost` and the address. If --host is not
+    a loopback address, any name is accepted unless this option is given."""
 
     def guard_options(self, **limits: Any) -> GuardOptions:
         """Return who may send requests; `limits` are further fields."""
