@@ -18,8 +18,8 @@ from bytewright.model.cuda_graph import CudaGraphFunction, capture_after_run
 MAX_GRAPHS = 8
 """On a GPU, the number of CUDA graphs of steps, and of readers of prompts, that are kept."""
 MAX_CAPTURED_TOKENS = 4096
-"""On a GPU, the largest number of tokens of prompts whose reading is captured: of more, the launches of the
-kernels do not count."""
+"""On a GPU, the largest number of tokens of prompts whose reading is captured. Prompts with more tokens in
+all are not captured: the time to launch kernels is then negligible."""
 PROMPT_MULTIPLE = 16
 """On a GPU, prompts are padded to a multiple of this number of tokens, so that calls share graphs."""
 

@@ -66,7 +66,7 @@ def attention_weights_by_layer(
 ) -> Float[Tensor, "layers heads queries keys"]:
     """Return the weight of each earlier token for each token, by layer and head; rows sum to 1.
 
-    Raise `UsageError` if an attention layer has no method `weights`, as one of a plugin may not.
+    Raise `UsageError` if an attention layer has no method `weights`, for example the attention of a plugin.
     """
     attentions = [layer.get_submodule("attn") for layer in model.layers]
     for number, attention in enumerate(attentions):

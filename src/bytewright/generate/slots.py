@@ -119,7 +119,11 @@ class SlotBatch:
         """Whether a token has the same bits in every slot."""
 
     def release(self, slot: int) -> None:
-        """Mark a slot as unused; steps still compute it, until `read` prepares it again."""
+        """Mark a slot as unused.
+
+        The next `read` or `launch` gives it the idle token, unless that `read` ends the prompt of its next
+        sequence. Steps may continue to compute it.
+        """
         self._released.add(slot)
 
     def reset_released(self) -> None:

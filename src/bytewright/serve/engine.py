@@ -1,9 +1,10 @@
 """The engine: one thread that continues many prompts at once, and lets jobs join and leave between steps.
 
 A `Job` is one prompt to continue. It waits in a bounded queue until a slot of the batch is free. The engine
-reads its prompt in chunks, and then steps it with the other jobs. Between two steps at most one chunk of a
-prompt is read, so running jobs never wait longer; a GPU reads chunks of several prompts in one call. The ids
-of a job are those of `generate`, whatever else is served (see `generate.slots`).
+reads its prompt in chunks, and then steps it with the other jobs. Between two steps the engine reads at most
+one chunk, or on a GPU makes one call with chunks of several prompts. A long prompt therefore delays running
+jobs by one chunk per step. The ids of a job are those of `generate`, whatever else is served (see
+`generate.slots`).
 
 The engine handles ids only and reports `Update`s of jobs to one function, which it calls from its thread.
 """

@@ -247,7 +247,7 @@ class LimitedProtocol(H11Protocol):
     sending side cannot be distinguished from one that closes its connection.
 
     Warnings about a connection are not logged: data that is not HTTP and requests for a WebSocket cause them,
-    so any client could fill the log. Errors are.
+    so any client could fill the log. Errors are logged.
     """
 
     header_seconds = 10.0
