@@ -16,6 +16,7 @@ from bytewright.generate import Generator, SamplingConfig
 from bytewright.generate.decoder import Decoder, KeyValueCache
 from bytewright.generate.interpret import token_losses
 from bytewright.generate.slots import SlotBatch
+from bytewright.serve.job_queue import RETRY_SHARE, JobQueue
 from bytewright.serve.jobs import EngineClosedError, Job, QueueFullError, Update
 from jobs import CONFIG, RunningEngine, make_model, random_job, running_engine
 from rejection import rejects
@@ -183,12 +184,23 @@ def test_a_full_queue_rejects_jobs_until_there_is_room() -> None:
     running.engine.submit(jobs[:2])  # the thread has not started: both wait
     with pytest.raises(QueueFullError) as caught:
         running.engine.submit(jobs[2:3])
-    assert isinstance(caught.value.found, int)
-    assert caught.value.found >= 1
+    assert caught.value.key is None  # no option of the request is wrong
+    assert caught.value.retry_seconds >= 1
     running.engine.start()
     running.wait(jobs[:2])
     running.run(jobs[2:])
     running.engine.stop()
+
+
+def test_a_full_queue_is_described_by_texts_and_tokens() -> None:
+    """A server rejects jobs when either bound is reached, so the message has both."""
+    queue = JobQueue(max_jobs=3, max_tokens=1000, context_length=160)
+    queue.add([Job([5] * 100, GREEDY) for _ in range(2)])
+    assert str(queue.full_error(10.0)) == (
+        "the queue is full: 2 of 3 texts and 216 of 1000 tokens are waiting; try again in 5 seconds"
+    )
+    assert queue.full_error(0.0).retry_seconds == round(216 * RETRY_SHARE)
+    assert queue.full_error(1e9).retry_seconds == 1
 
 
 def test_the_queue_is_bounded_by_tokens() -> None:

@@ -19,7 +19,7 @@ from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from bytewright.errors import shorten
-from bytewright.serve.guard import Guard, GuardOptions, RejectedError
+from bytewright.serve.guard import RETRY_SECONDS, Guard, GuardOptions, RejectedError
 from bytewright.serve.jobs import EngineError, Job, Update
 from bytewright.serve.protocol import (
     CompletionRequest,
@@ -102,7 +102,7 @@ class Endpoints:
         """Answer /health."""
         if self.service.state == "ready":
             return json_response({"status": "ok"})
-        return json_response({"status": self.service.state}, 503, {"retry-after": "5"})
+        return json_response({"status": self.service.state}, 503, {"retry-after": str(RETRY_SECONDS)})
 
     async def show_metrics(self, request: Request) -> Response:
         """Answer /metrics."""

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bytewright.errors import UsageError, first_line
+from bytewright.errors import UsageError, first_line, wrong_value
 from bytewright.generate.decoder import Decoder
 from bytewright.generate.model_check import list_users_classes, reason_against_cache
 from bytewright.generate.prompt_chunks import PromptChunk
@@ -30,11 +30,11 @@ from bytewright.generate.reference import check_ids, check_prompts
 from bytewright.generate.row_sampling import kind_of
 from bytewright.generate.slots import ReadChunks, Round, SlotBatch
 from bytewright.model import TransformerLM
+from bytewright.serve.job_queue import JobQueue
 from bytewright.serve.jobs import (
     NOT_FINITE,
     EngineClosedError,
     Job,
-    QueueFullError,
     RunningJob,
     TokenScore,
     Update,
@@ -45,8 +45,6 @@ logger = logging.getLogger(__name__)
 
 STEPS_PER_ROUND = 8
 """On a GPU, the number of steps between two copies of their tokens to the host."""
-LONGEST_RETRY = 60
-"""The largest value of `Retry-After` for a rejected client, in seconds."""
 
 
 @dataclass(frozen=True)
@@ -96,9 +94,8 @@ class Engine:
             message = f"this model cannot be served, because it cannot use a key/value cache: {reason}"
             raise UsageError(message, key="model")
         if num_slots < 1:
-            raise UsageError("num_slots must be at least 1", key="num_slots", expected=1, found=num_slots)
+            raise wrong_value("num_slots", "at least 1", num_slots)
         self.config, self.report = model.config, report
-        self.max_waiting, self.max_waiting_tokens = max_waiting, max_waiting_tokens
         # A product with one row uses another algorithm and other bits; two rows are the smallest batch.
         decoder = Decoder(model, max(2, num_slots))
         self.batch = SlotBatch(
@@ -108,7 +105,9 @@ class Engine:
             can_capture=not list_users_classes(model),
         )
         self._changed = threading.Condition()
-        self._waiting: deque[Job] = deque()
+        self._waiting = JobQueue(
+            max_jobs=max_waiting, max_tokens=max_waiting_tokens, context_length=self.config.context_length
+        )
         self._has_cancelled = False
         """Whether jobs were cancelled since the last turn."""
         self._in_slots: dict[int, RunningJob] = {}
@@ -145,31 +144,14 @@ class Engine:
                 raise EngineClosedError("the engine has failed; restart the server")
             if self._is_closed:
                 raise EngineClosedError("the server is shutting down")
-            num_tokens = sum(map(self._max_tokens, jobs))
             num_free = len(self._free_slots()) - len(self._waiting)
-            is_full = (
-                len(self._waiting) + len(jobs) > self.max_waiting
-                or self._stats.num_waiting_tokens + num_tokens > self.max_waiting_tokens
-            )
-            if is_full and len(jobs) > num_free:
-                self._check_can_wait(jobs, num_tokens)
-                seconds = self._seconds_of_queue()
-                message = f"the queue is full: {len(self._waiting)} texts are waiting; try again later"
-                raise QueueFullError(message, key="queue", expected=self.max_waiting, found=seconds)
-            self._waiting.extend(jobs)
-            self._stats.num_waiting_tokens += num_tokens
+            if len(jobs) > num_free and not self._waiting.has_room(jobs):
+                if len(jobs) > self.batch.num_slots:
+                    self._waiting.check_can_wait(jobs)
+                rate = self._stats.num_new_tokens / max(self._stats.busy_seconds, 1e-3)
+                raise self._waiting.full_error(rate)
+            self._waiting.add(jobs)
             self._changed.notify_all()
-
-    def _check_can_wait(self, jobs: Sequence[Job], num_tokens: int) -> None:
-        """Raise `UsageError` if even an idle engine rejects the jobs, so that a retry is useless."""
-        is_too_large = len(jobs) > self.max_waiting or num_tokens > self.max_waiting_tokens
-        if is_too_large and len(jobs) > self.batch.num_slots:
-            message = (
-                f"{len(jobs)} texts of {num_tokens} tokens in all are requested, but at most"
-                f" {self.max_waiting} texts and {self.max_waiting_tokens} tokens can wait;"
-                " reduce n, max_tokens or the number of prompts"
-            )
-            raise UsageError(message, key="n", expected=self.max_waiting, found=len(jobs))
 
     def cancel(self, jobs: Iterable[Job]) -> None:
         """End submitted jobs before the next step, without an update."""
@@ -200,22 +182,13 @@ class Engine:
                 num_slots_in_use=len(self._in_slots),
                 num_running=len(self._in_slots) + len(self._leaving),
                 num_waiting=len(self._waiting),
+                num_waiting_tokens=self._waiting.num_tokens,
             )
 
     @property
     def has_equal_rows(self) -> bool:
         """Whether ids do not depend on the slot of a job, down to the last bit of the logits."""
         return self.batch.has_equal_rows
-
-    def _max_tokens(self, job: Job) -> int:
-        """Return the largest number of tokens that a job can have."""
-        return min(len(job.prompt) + job.sampling.max_new_tokens, self.config.context_length)
-
-    def _seconds_of_queue(self) -> int:
-        """Return an estimate of when the queue is shorter."""
-        rate = self._stats.num_new_tokens / max(self._stats.busy_seconds, 1e-3)
-        seconds = self._stats.num_waiting_tokens / max(rate, 1.0) / 4
-        return max(1, min(LONGEST_RETRY, round(seconds)))
 
     def _free_slots(self) -> list[int]:
         return [slot for slot in range(self.batch.num_slots) if slot not in self._in_slots]
@@ -260,8 +233,7 @@ class Engine:
             if self._has_cancelled:
                 self._remove_cancelled()
             for slot in self._free_slots()[: len(self._waiting)]:
-                job = self._waiting.popleft()
-                self._stats.num_waiting_tokens -= self._max_tokens(job)
+                job = self._waiting.take()
                 self._in_slots[slot] = self._reading[slot] = RunningJob(job, slot, self.config)
                 self._num_scored += job.num_top is not None
 
@@ -269,9 +241,7 @@ class Engine:
         """Remove cancelled jobs; the caller holds the lock."""
         for running in [running for running in self._all_running() if running.job.is_cancelled]:
             self._release(running)
-        for job in [job for job in self._waiting if job.is_cancelled]:
-            self._waiting.remove(job)
-            self._stats.num_waiting_tokens -= self._max_tokens(job)
+        self._waiting.remove_cancelled()
         self._has_cancelled = False
 
     def _read_chunks(self) -> None:
@@ -408,9 +378,8 @@ class Engine:
                 logger.exception("the slots could not be released")
                 self.is_device_lost = self._is_closed = self._must_stop = True
             if self._must_stop:
-                self._updates += [(job, Update(error=error)) for job in self._waiting if not job.is_cancelled]
-                self._waiting.clear()
-                self._stats.num_waiting_tokens = 0
+                waiting = self._waiting.take_all()
+                self._updates += [(job, Update(error=error)) for job in waiting if not job.is_cancelled]
 
     def _publish(self) -> None:
         """Report the updates of this turn."""

@@ -31,6 +31,8 @@ logger = logging.getLogger(__name__)
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 OPEN_PATHS = ("/health",)
 """Paths that need no API key."""
+RETRY_SECONDS = 5
+"""The `Retry-After` of responses with the status 503; a model is loaded within about this time."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,10 +186,9 @@ class Guard:
         key = error.key if isinstance(error, BytewrightError) else None
         headers = dict(error.headers or {}) if isinstance(error, HTTPException) else {}  # Allow, for 405
         if isinstance(error, QueueFullError):
-            headers["retry-after"] = str(error.found)
-            key = None
+            headers["retry-after"] = str(error.retry_seconds)
         elif status == 503:
-            headers["retry-after"] = "5"
+            headers["retry-after"] = str(RETRY_SECONDS)
         elif status == 401:
             headers["www-authenticate"] = "Bearer"
         if status in (408, 413):

@@ -27,7 +27,11 @@ class EngineError(BytewrightError):
 
 
 class QueueFullError(BytewrightError):
-    """Too many jobs or tokens are waiting; `found` is the number of seconds after which to try again."""
+    """Too many jobs or tokens are waiting; there may be room after `retry_seconds`."""
+
+    def __init__(self, message: str, *, retry_seconds: int) -> None:
+        super().__init__(message)
+        self.retry_seconds = retry_seconds
 
 
 class EngineClosedError(BytewrightError):

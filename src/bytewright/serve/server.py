@@ -25,7 +25,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from bytewright.errors import UsageError
 from bytewright.serve.app import make_app
-from bytewright.serve.guard import GuardOptions
+from bytewright.serve.guard import RETRY_SECONDS, GuardOptions
 from bytewright.serve.protocol import dump, error_body, json_response
 from bytewright.serve.service import EngineOptions, LoadedModel, Service
 
@@ -33,8 +33,6 @@ MAX_HEADER_BYTES = 2**16
 SEND_BUFFER_BYTES = 2**16
 ARRIVAL_SECONDS = 0.3
 """How long a connection may take to send its request when the server ends; it is answered with 503."""
-RETRY_SECONDS = 5
-"""The `Retry-After` for a connection above the limit."""
 LAST_SECONDS = 5
 """How long open connections may take to receive their last bytes when the server ends."""
 
