@@ -9,8 +9,7 @@ changes the bits of another:
   `_compare_packed` reads one text at many places of the first shape. If a bit differs, this shape is not
   used, and first chunks are read like later ones.
 - A step has the full shape, all slots and the whole context, or a smaller one. When the batch is created,
-  `_find_equal_shapes` runs random tokens in every smaller shape. Shapes that changed a bit are never used:
-  matrix libraries select their algorithm, and so the order of additions, by shape.
+  `slot_probes` runs random tokens in every smaller shape. Shapes that changed a bit are never used.
 
 On a GPU, a step of all slots is a captured CUDA graph, and so is a call that reads chunks. Attention kernels
 read only the part of the cache that is in use, which does not change a bit of the result. The host does not
@@ -20,7 +19,6 @@ wait for copies to the GPU; it waits for tokens only in `Round.ids`.
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -33,21 +31,12 @@ from bytewright.generate.decoder import Decoder, KeyValueCache
 from bytewright.generate.prompt_chunks import ChunkLayout, ChunkTable, PromptChunk, select_chunks
 from bytewright.generate.row_sampling import RowSettings, SamplingKind, choose_by_row, kind_of
 from bytewright.generate.sampling import draw_uniforms
+from bytewright.generate.slot_probes import FEWEST_POSITIONS, compare_slots, doubles, find_equal_shapes
 from bytewright.generate.transfer import fetch, send
 from bytewright.model.cuda_graph import CudaGraphFunction, capture_after_run
 
-FEWEST_POSITIONS = 64
-"""The smallest number of cache positions that a step reads; the others are its doubles, up to the context."""
-
 PROBED_TOKENS = 15
 """The length of the text that `_compare_packed` reads. It is odd, so texts begin at many offsets of tiles."""
-
-PROBED_LAYERS = 32
-"""How many layers must have equal results, over all probing steps, before a number of rows is used.
-
-One step does not suffice, since some differences occur for some values only. In a model of two layers, they
-occurred in 9 to 17 of 20 steps.
-"""
 
 
 @dataclass(frozen=True)
@@ -110,12 +99,10 @@ class SlotBatch:
         self._graphs: dict[tuple[SamplingKind, int, int], tuple[torch.cuda.CUDAGraph, Tensor, Tensor]] = {}
         self._readers: dict[tuple[bool, SamplingKind | None], Callable[..., tuple[Tensor, ...]]] = {}
         self._released: set[int] = set()
-        self._shapes: set[tuple[int, int]] = set()
-        if not self.is_on_gpu:
-            self._find_equal_shapes()
+        self._shapes = set() if self.is_on_gpu else find_equal_shapes(decoder, self.cache, num_slots)
         self.packs_first = self.is_on_gpu and decoder.can_read_packed and self._compare_packed()
         """Whether a GPU reads the first chunks of prompts packed one after the other."""
-        self.has_equal_rows = self._compare_rows()
+        self.has_equal_rows = compare_slots(decoder, self.cache, num_slots, self._idle_id)
         """Whether a token has the same bits in every slot."""
 
     def release(self, slot: int) -> None:
@@ -313,55 +300,6 @@ class SlotBatch:
         return min(fitting, default=(self.num_slots, self.capacity))
 
     @torch.inference_mode()
-    def _find_equal_shapes(self) -> None:
-        """Find the shapes of a step whose logits equal those of the full shape, bit for bit.
-
-        The order of additions does not depend on the values, so one draw shows whether it differs. An
-        operation such as `silu` may round the last elements of a batch differently, and only for some values.
-        Several draws find this.
-        """
-        generator = torch.Generator().manual_seed(0)
-        for buffer in self.cache.keys + self.cache.values:
-            first = torch.randn(buffer.shape[1:], generator=generator)
-            for row in range(self.num_slots):
-                buffer[row] = first.roll(row, dims=1)
-        row_counts = doubles(1, self.num_slots)
-        for _ in range(math.ceil(PROBED_LAYERS / self.decoder.config.num_layers)):
-            row_counts = self._find_equal_row_counts(row_counts, self.capacity, generator)
-        for num_positions in doubles(FEWEST_POSITIONS, self.capacity):
-            equal = self._find_equal_row_counts(row_counts, num_positions, generator)
-            self._shapes.update((num_rows, num_positions) for num_rows in equal)
-
-    def _find_equal_row_counts(
-        self, row_counts: Sequence[int], num_positions: int, generator: torch.Generator
-    ) -> list[int]:
-        """Return the numbers of rows whose logits for one draw of tokens equal those of the full shape."""
-        ids = torch.randint(self.decoder.config.vocab_size, (self.num_slots,), generator=generator)
-        positions = torch.randint(num_positions, (self.num_slots,), generator=generator)
-        full = self.decoder.step(self._view(self.num_slots), ids, positions, self.capacity)
-        equal = []
-        for num_rows in row_counts:
-            part = self.decoder.step(
-                self._view(num_rows), ids[:num_rows], positions[:num_rows], num_positions
-            )
-            if torch.equal(part, full[:num_rows]):
-                equal.append(num_rows)
-        return equal
-
-    @torch.inference_mode()
-    def _compare_rows(self) -> bool:
-        """Return whether the same token after the same text has the same logits in every slot."""
-        generator = torch.Generator(self.decoder.device).manual_seed(0)
-        for buffer in self.cache.keys + self.cache.values:
-            buffer.copy_(torch.randn(buffer.shape[1:], generator=generator, device=buffer.device))
-        ids = torch.full_like(self.ids, self._idle_id)
-        positions = torch.full_like(self.ids, self.capacity // 2)
-        logits = self.decoder.step(self._view(self.num_slots), ids, positions)
-        for buffer in self.cache.keys + self.cache.values:
-            buffer.zero_()
-        return torch.equal(logits, logits[:1].expand_as(logits))
-
-    @torch.inference_mode()
     def _compare_packed(self) -> bool:
         """Return whether a packed text has the same hidden states at every place of the call."""
         generator = torch.Generator().manual_seed(0)
@@ -370,16 +308,3 @@ class SlotBatch:
         hidden, *_ = self._read_first(None, send(packed, self.decoder.device))
         texts = [hidden[place.start : place.stop] for place in places]
         return all(torch.equal(text, texts[0]) for text in texts)
-
-
-def doubles(first: int, last: int) -> list[int]:
-    """Return first, 2·first, 4·first, …, and `last` at the end.
-
-    >>> doubles(64, 300), doubles(64, 16)
-    ([64, 128, 256, 300], [16])
-    """
-    numbers = []
-    while first < last:
-        numbers.append(first)
-        first *= 2
-    return [*numbers, last]
