@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import signal
 import socket
 import time
 from collections.abc import Iterator
@@ -151,6 +152,31 @@ def test_sigterm_under_load_ends_every_request_cleanly(run_path: Path, drain_sec
                 assert last == "data: [DONE]" or "error" in json.loads(last.removeprefix("data: "))
         if drain_seconds == "300":  # everything that was accepted is complete
             assert sum(status == 200 for status, _ in results) >= 1
+
+
+def test_a_second_signal_ends_the_requests_that_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """uvicorn would wait for them for some seconds, while the engine continues."""
+    options = ServerOptions(drain_seconds=HANG_SECONDS)
+    service = Service(options.engine)
+    service.num_open = 1
+    num_stops = 0
+
+    async def stop() -> None:
+        nonlocal num_stops
+        num_stops += 1
+
+    async def send_signals() -> list[bool]:
+        config = configure(make_app(service, options.guard), options)
+        server = _Server(config, service, options, announce=lambda text: None)
+        ends = []
+        for _ in range(2):
+            server.handle_exit(signal.SIGTERM, None)
+            ends.append(await server.on_tick(1))
+        return ends
+
+    monkeypatch.setattr(service, "stop", stop)
+    assert asyncio.run(send_signals()) == [False, True]
+    assert num_stops == 1
 
 
 def test_a_core_is_left_to_the_connections(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -76,6 +76,8 @@ def serve(
             failure.append(error)
             server.should_exit = True
             return
+        if service.is_draining:
+            return
         announce(f"{loaded.name} is ready, {options.engine.num_slots} slots")
         if not service.engine.has_equal_rows:
             logging.getLogger(__name__).warning(
@@ -189,18 +191,19 @@ class _Server(AnnouncedServer):
         self._deadline: float | None = None
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Start to drain at the first signal, and end at the second."""
+        """Start to drain at the first signal; the second one ends the time to drain.
+
+        The second one does not set `should_exit`: uvicorn would then wait for requests that still run.
+        """
         self._captured_signals.append(sig)
-        if self._deadline is not None:
-            self.should_exit = True
-        else:
-            self._deadline = time.monotonic() + self.options.drain_seconds
-            self.service.drain()
+        seconds = self.options.drain_seconds if self._deadline is None else 0.0
+        self._deadline = time.monotonic() + seconds
+        self.service.drain()
 
     async def on_tick(self, counter: int) -> bool:
         """Return whether to end: after draining."""
         if self._deadline is not None:
-            is_late = time.monotonic() > self._deadline
+            is_late = time.monotonic() >= self._deadline
             if is_late or self.service.num_open == 0:
                 await self.service.stop()
                 return True
