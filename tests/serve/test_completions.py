@@ -301,6 +301,7 @@ def test_models_and_tokens_are_described(client: openai.OpenAI, server: RunningS
         ({"echo": "yes"}, "echo"),
         ({"stream_options": {"usage": True}}, "usage"),
         ({"best_of": 3}, "best_of"),
+        ({"best_of": True}, "best_of"),
         ({"presence_penalty": 0.5}, "presence_penalty"),
         ({"suffix": "end"}, "suffix"),
     ],

@@ -135,7 +135,8 @@ def read_completion(body: bytes, tokenizer: Tokenizer) -> CompletionRequest:
     check_keys(request, [*OPTIONS, *NEUTRAL])
     for key, values in NEUTRAL.items():
         option = request.get(key)
-        if option.value is not None and not any(option.value == value for value in values):
+        is_neutral = option.value in values and not isinstance(option.value, bool)  # True equals 1
+        if option.value is not None and not is_neutral:
             message = f"request: {key} is not supported; leave it out"
             raise FormatError(message, key=key, found=option.value)
     n = read_integer(request.get("n"), 1, least=1, most=MAX_CHOICES)
