@@ -27,9 +27,9 @@ of things in play, and over the counts of the urn.
 **Curves.** `curves` computes which facts no model can have learned after n mentions, and which do not fit
 into N parameters.
 
-Start with `book`. `slots` and `grammar` define the templates, and `notation` reads them. `choices` has the
-distributions, `derivation` and `machine` generate and parse, and `fused` compiles a grammar for the generator
-in Rust. `files` writes text files with manifests, and `check` examines what a model has written.
+Start with `book`. `template_parts` and `grammar` define the templates, and `notation` reads them. `choices`
+has the distributions, `derivation` and `machine` generate and parse, and `fused` compiles a grammar for the
+generator in Rust. `files` writes text files with manifests, and `check` examines what a model has written.
 """
 
 from bytewright.corpus.worldbook.book import Document, Split, Worldbook

@@ -21,7 +21,7 @@ from bytewright.corpus.books import CHARACTERS_SHOWN, check_file, read_stories
 from bytewright.corpus.storybook import Storybook
 from bytewright.corpus.worldbook.book import Worldbook
 from bytewright.corpus.worldbook.derivation import LanguageError, ParsingBuilder
-from bytewright.corpus.worldbook.slots import WORD_CHARACTER
+from bytewright.corpus.worldbook.template_parts import WORD_CHARACTER
 from bytewright.corpus.worldbook.world import World
 from bytewright.formatting import Progress
 from bytewright.storage.filesystem import StrPath

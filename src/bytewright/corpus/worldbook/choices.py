@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Protocol
 
-from bytewright.corpus.worldbook.slots import Form, Lexicon
+from bytewright.corpus.worldbook.template_parts import Form, Lexicon
 from bytewright.corpus.worldbook.world import Below, World, read_name, spell_name
 
 SECTION_BREAK = "\n\n"

@@ -24,7 +24,7 @@ import numpy as np
 
 from bytewright.corpus.storybook.grammar import Call
 from bytewright.corpus.worldbook.grammar import WorldGrammar
-from bytewright.corpus.worldbook.slots import Fact, Nest, Person
+from bytewright.corpus.worldbook.template_parts import Fact, Nest, Person
 from bytewright.corpus.worldbook.world import World
 
 PEOPLE = "people"

@@ -21,9 +21,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bytewright.corpus.storybook.grammar import Call
-from bytewright.corpus.worldbook import slots
 from bytewright.corpus.worldbook.grammar import WorldGrammar
 from bytewright.corpus.worldbook.machine import Machine
+from bytewright.corpus.worldbook.template_parts import (
+    NAME,
+    THING,
+    TURNS,
+    Holder,
+    Lexicon,
+    Nest,
+    Number,
+    Part,
+    Person,
+    Pick,
+    Rule,
+    Thing,
+    Turn,
+)
 
 InPlay = tuple[float, ...]
 """The probability of each number of things in play."""
@@ -115,27 +129,27 @@ class _Sections:
         recency = machine.recency
         self._recent = [0.0, *(entropy_of(recency[: size + 1]) for size in range(len(recency)))]
 
-    def expect(self, part: slots.Part, depth: int, in_play: InPlay) -> tuple[float, InPlay]:
+    def expect(self, part: Part, depth: int, in_play: InPlay) -> tuple[float, InPlay]:
         """Return the expected bits of a part, and the number of things in play after it.
 
         `in_play` may sum to less than 1: to the probability that the part occurs.
         """
         match part:
-            case Call(name) | slots.Nest(name):
-                depth += isinstance(part, slots.Nest)
+            case Call(name) | Nest(name):
+                depth += isinstance(part, Nest)
                 if name not in self.grammar.rules_with_things:
                     return sum(in_play) * self._bits_of_rule(name, depth), in_play
                 return self._expect_rule(self.grammar.rules[name], depth, in_play)
-            case slots.Turn():
+            case Turn():
                 return self._expect_turn(depth, in_play)
-            case slots.Thing("new"):
-                size = len(self.grammar.lexicons[slots.THING].words)
+            case Thing("new"):
+                size = len(self.grammar.lexicons[THING].words)
                 return math.fsum(p * math.log2(size - k) for k, p in enumerate(in_play) if p), in_play
-            case slots.Thing("old"):
+            case Thing("old"):
                 return math.fsum(p * self._recent[k] for k, p in enumerate(in_play)), in_play
         return sum(in_play) * self._bits_of_slot(part), in_play
 
-    def _expect_rule(self, rule: slots.Rule, depth: int, in_play: InPlay) -> tuple[float, InPlay]:
+    def _expect_rule(self, rule: Rule, depth: int, in_play: InPlay) -> tuple[float, InPlay]:
         weights = self._weights(rule, depth)
         bits, after = sum(in_play) * entropy_of(weights), (0.0,) * len(in_play)
         for weight, alternative in zip(weights, rule.alternatives, strict=True):
@@ -162,12 +176,12 @@ class _Sections:
         weights = self.machine.turn_weights(size)
         only = tuple(float(number == size) for number in range(self.grammar.limits.max_things + 1))
         bits = entropy_of(weights)
-        for weight, rule in zip(weights, slots.TURNS, strict=True):
+        for weight, rule in zip(weights, TURNS, strict=True):
             if weight:
                 bits += weight / sum(weights) * self.expect(Call(rule), depth, only)[0]
         return bits, weights[0] / sum(weights)
 
-    def _weights(self, rule: slots.Rule, depth: int) -> list[int]:
+    def _weights(self, rule: Rule, depth: int) -> list[int]:
         deepest = depth == self.grammar.limits.max_depth
         return [0 if deepest and each.nests else each.weight for each in rule.alternatives]
 
@@ -179,32 +193,32 @@ class _Sections:
         means = [entropy_of(weights)]
         for weight, alternative in zip(weights, rule.alternatives, strict=True):
             for part in alternative.parts if weight else ():
-                if isinstance(part, Call | slots.Nest):
-                    bits = self._bits_of_rule(part.rule, depth + isinstance(part, slots.Nest))
+                if isinstance(part, Call | Nest):
+                    bits = self._bits_of_rule(part.rule, depth + isinstance(part, Nest))
                 else:
                     bits = self._bits_of_slot(part)
                 means.append(weight / total * bits)
         return math.fsum(means)
 
-    def _bits_of_slot(self, part: slots.Part) -> float:
+    def _bits_of_slot(self, part: Part) -> float:
         lexicons, world = self.grammar.lexicons, self.machine.world
         match part:
-            case slots.Pick(name, _, _, other):
+            case Pick(name, _, _, other):
                 return _bits_of_word(lexicons[name], is_other=other is not None)
-            case slots.Person("new"):
+            case Person("new"):
                 return world.person_entropy
-            case slots.Person("other"):
+            case Person("other"):
                 return world.other_person_entropy
-            case slots.Number(_, low, high):
+            case Number(_, low, high):
                 return math.log2(high - low + 1)
-            case slots.Holder("first"):
-                return _bits_of_word(lexicons[slots.NAME], is_other=False)
-            case slots.Holder("next"):
-                return _bits_of_word(lexicons[slots.NAME], is_other=True)
+            case Holder("first"):
+                return _bits_of_word(lexicons[NAME], is_other=False)
+            case Holder("next"):
+                return _bits_of_word(lexicons[NAME], is_other=True)
         return 0.0
 
 
-def _bits_of_word(lexicon: slots.Lexicon, *, is_other: bool) -> float:
+def _bits_of_word(lexicon: Lexicon, *, is_other: bool) -> float:
     """Return the entropy of a word, or of one that differs from a word that was drawn before."""
     if not is_other:
         return entropy_of(lexicon.weights)

@@ -10,13 +10,31 @@ from typing import get_args
 
 from bytewright._native import WorldbookWriter
 from bytewright.corpus.storybook.grammar import Call
-from bytewright.corpus.worldbook import slots
 from bytewright.corpus.worldbook.grammar import WorldGrammar
 from bytewright.corpus.worldbook.machine import Machine
+from bytewright.corpus.worldbook.template_parts import (
+    NAME,
+    THING,
+    TURNS,
+    Fact,
+    Form,
+    Holder,
+    Nest,
+    Number,
+    Operation,
+    Part,
+    Person,
+    Pick,
+    Pronoun,
+    Repeat,
+    Result,
+    Thing,
+    Turn,
+)
 from bytewright.corpus.worldbook.world import FIRST, LAST
 
 Instruction = tuple[int, int, int, int, int]
-FORMS, OPERATIONS = get_args(slots.Form), get_args(slots.Operation)
+FORMS, OPERATIONS = get_args(Form), get_args(Operation)
 
 
 def make_writer(machine: Machine) -> WorldbookWriter:
@@ -36,10 +54,8 @@ def make_writer(machine: Machine) -> WorldbookWriter:
         rules=rules,
         genres=[(compiler.rules[name], weight) for name, weight in grammar.genres.items()],
         facts=[compiler.lexicons[name] for name in grammar.facts],
-        turns=[
-            (compiler.rules[name], weight) for name, weight in zip(slots.TURNS, grammar.turns, strict=True)
-        ],
-        things_and_names=(compiler.lexicons[slots.THING], compiler.lexicons[slots.NAME]),
+        turns=[(compiler.rules[name], weight) for name, weight in zip(TURNS, grammar.turns, strict=True)],
+        things_and_names=(compiler.lexicons[THING], compiler.lexicons[NAME]),
         num_variables=len(compiler.variables),
         recency=list(machine.recency),
         limits=(
@@ -68,24 +84,24 @@ class _Compiler:
             for rule in grammar.rules.values()
             for alternative in rule.alternatives
             for part in alternative.parts
-            if isinstance(part, slots.Pick) and part.variable is not None
+            if isinstance(part, Pick) and part.variable is not None
         }
 
-    def instruction(self, part: slots.Part) -> Instruction:
+    def instruction(self, part: Part) -> Instruction:
         """Return the instruction of a part."""
         operation, *arguments = self._encode(part)
         padded = [*arguments, *[-1] * (4 - len(arguments))]
         return operation, padded[0], padded[1], padded[2], padded[3]
 
-    def _encode(self, part: slots.Part) -> tuple[int, ...]:
+    def _encode(self, part: Part) -> tuple[int, ...]:
         match part:
             case str():
                 return 0, self._text(part)
             case Call(name):
                 return 1, self.rules[name]
-            case slots.Nest(name):
+            case Nest(name):
                 return 2, self.rules[name]
-            case slots.Pick(name, form, variable, other):
+            case Pick(name, form, variable, other):
                 return (
                     3,
                     self.lexicons[name],
@@ -93,24 +109,24 @@ class _Compiler:
                     self._variable(variable),
                     self._variable(other),
                 )
-            case slots.Repeat(variable, form):
+            case Repeat(variable, form):
                 lexicon = self.lexicons[self.lexicon_of[variable]]
                 return 4, self._variable(variable), lexicon, FORMS.index(form)
-            case slots.Person(which):
+            case Person(which):
                 return (("new", "other", "same").index(which) + 5,)
-            case slots.Fact(number, form):
+            case Fact(number, form):
                 return 8, number, FORMS.index(form)
-            case slots.Pronoun(forms):
+            case Pronoun(forms):
                 return 9, self._text(forms[0]), self._text(forms[1])
-            case slots.Number(operation, low, high):
+            case Number(operation, low, high):
                 return 10, OPERATIONS.index(operation), low, high
-            case slots.Result():
+            case Result():
                 return (11,)
-            case slots.Turn():
+            case Turn():
                 return (12,)
-            case slots.Thing(which, form):
+            case Thing(which, form):
                 return ("new", "old", "same").index(which) + 13, FORMS.index(form)
-            case slots.Holder(which):
+            case Holder(which):
                 return (("first", "next", "now").index(which) + 16,)
 
     def _text(self, text: str) -> int:

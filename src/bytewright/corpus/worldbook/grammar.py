@@ -20,7 +20,24 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from bytewright.corpus.storybook.grammar import Call
-from bytewright.corpus.worldbook import slots
+from bytewright.corpus.worldbook.template_parts import (
+    NAME,
+    THING,
+    TURNS,
+    WORD_CHARACTER,
+    Holder,
+    Lexicon,
+    Nest,
+    Number,
+    Part,
+    Person,
+    Pick,
+    Repeat,
+    Rule,
+    Thing,
+    Turn,
+    called_rules,
+)
 from bytewright.errors import FormatError
 
 
@@ -42,8 +59,8 @@ class Limits:
 class WorldGrammar:
     """Rules and lexicons by name, the genres with their weights, the facts, and the weights of turns."""
 
-    rules: Mapping[str, slots.Rule]
-    lexicons: Mapping[str, slots.Lexicon]
+    rules: Mapping[str, Rule]
+    lexicons: Mapping[str, Lexicon]
     genres: Mapping[str, int]
     facts: tuple[str, ...]
     """The lexicon of each fact."""
@@ -60,12 +77,12 @@ class WorldGrammar:
         self._check_variables()
         _check_prefixes("the genres", [self.firsts_of(Call(genre)) for genre in self.genres])
         if self.uses_things:
-            _check_prefixes("the turns", [self.firsts_of(Call(rule)) for rule in slots.TURNS])
+            _check_prefixes("the turns", [self.firsts_of(Call(rule)) for rule in TURNS])
 
     @functools.cached_property
     def uses_things(self) -> bool:
         """Whether a rule has a turn."""
-        return any(isinstance(part, slots.Turn) for part in self._all_parts())
+        return any(isinstance(part, Turn) for part in self._all_parts())
 
     @functools.cached_property
     def rules_with_things(self) -> frozenset[str]:
@@ -74,29 +91,29 @@ class WorldGrammar:
             name
             for name, rule in self.rules.items()
             for alternative in rule.alternatives
-            if any(isinstance(part, slots.Turn | slots.Thing) for part in alternative.parts)
+            if any(isinstance(part, Turn | Thing) for part in alternative.parts)
         }
         while more := {
             name
             for name, rule in self.rules.items()
             for alternative in rule.alternatives
-            if name not in found and not found.isdisjoint(slots.called_rules(alternative.parts))
+            if name not in found and not found.isdisjoint(called_rules(alternative.parts))
         }:
             found |= more
         return frozenset(found)
 
-    def _all_parts(self) -> Iterator[slots.Part]:
+    def _all_parts(self) -> Iterator[Part]:
         for rule in self.rules.values():
             for alternative in rule.alternatives:
                 yield from alternative.parts
 
-    def firsts_of(self, part: slots.Part) -> tuple[str, ...]:
+    def firsts_of(self, part: Part) -> tuple[str, ...]:
         """Return all literal texts with which the text of a part can begin; none if it begins with a slot."""
         if isinstance(part, str):
             return (part,)
-        if isinstance(part, slots.Turn):
-            return tuple(first for rule in slots.TURNS for first in self._firsts_of_rule(rule))
-        if isinstance(part, Call | slots.Nest):
+        if isinstance(part, Turn):
+            return tuple(first for rule in TURNS for first in self._firsts_of_rule(rule))
+        if isinstance(part, Call | Nest):
             return self._firsts_of_rule(part.rule)
         return ()
 
@@ -123,10 +140,10 @@ class WorldGrammar:
             name: {
                 called
                 for alternative in rule.alternatives
-                for called in slots.called_rules(
+                for called in called_rules(
                     part
                     for number, part in enumerate(alternative.parts)
-                    if not number or not isinstance(part, slots.Nest)
+                    if not number or not isinstance(part, Nest)
                 )
             }
             for name, rule in self.rules.items()
@@ -140,9 +157,9 @@ class WorldGrammar:
 
     def _check_variables(self) -> None:
         """Check that variables are drawn, and that the entropy of words that differ from others is known."""
-        picks = [part for part in self._all_parts() if isinstance(part, slots.Pick)]
+        picks = [part for part in self._all_parts() if isinstance(part, Pick)]
         drawn = {pick.variable for pick in picks}
-        mentioned = {part.variable for part in self._all_parts() if isinstance(part, slots.Repeat)}
+        mentioned = {part.variable for part in self._all_parts() if isinstance(part, Repeat)}
         if unknown := {*mentioned, *(pick.other for pick in picks if pick.other)} - drawn:
             _reject(f"no rule, lexicon or variable has the name {min(unknown)}")
         for pick in picks:
@@ -155,43 +172,37 @@ class WorldGrammar:
                     _reject(
                         f"{pick.variable} must differ from a word that is drawn from all of {pick.lexicon}"
                     )
-        if self.uses_things and not {slots.THING, slots.NAME} <= self.lexicons.keys():
-            _reject(f"turns need the lexicons {slots.THING} and {slots.NAME}")
-        if self.uses_things and not (
-            self.lexicons[slots.THING].is_uniform and self.lexicons[slots.NAME].is_uniform
-        ):
-            _reject(f"{slots.THING} and {slots.NAME} need equal weights")
+        if self.uses_things and not {THING, NAME} <= self.lexicons.keys():
+            _reject(f"turns need the lexicons {THING} and {NAME}")
+        if self.uses_things and not (self.lexicons[THING].is_uniform and self.lexicons[NAME].is_uniform):
+            _reject(f"{THING} and {NAME} need equal weights")
 
-    def _check_rule(self, rule: slots.Rule) -> None:
+    def _check_rule(self, rule: Rule) -> None:
         if len(rule.alternatives) > 1:
             _check_prefixes(rule.name, list(self.firsts[rule.name]))
         if all(alternative.nests for alternative in rule.alternatives):
             _reject(f"every alternative of {rule.name} nests, so it has none at the deepest level")
         for alternative in rule.alternatives:
             for part, after in pairwise(alternative.parts):
-                is_ended = isinstance(after, str) and not slots.WORD_CHARACTER.match(after)
+                is_ended = isinstance(after, str) and not WORD_CHARACTER.match(after)
                 if not is_ended and self._ends_with_word(part):
                     _reject(f"in {rule.name}, a slot must be followed by a space or punctuation: {part}")
 
-    def _ends_with_word(self, part: slots.Part) -> bool:
+    def _ends_with_word(self, part: Part) -> bool:
         """Return whether the text of a part can end with a word that is drawn, not mentioned."""
         match part:
-            case Call(name) | slots.Nest(name):
+            case Call(name) | Nest(name):
                 return any(self._ends_with_word(each.parts[-1]) for each in self.rules[name].alternatives)
-            case slots.Turn():
-                return any(self._ends_with_word(Call(rule)) for rule in slots.TURNS)
+            case Turn():
+                return any(self._ends_with_word(Call(rule)) for rule in TURNS)
             case (
-                slots.Pick()
-                | slots.Number()
-                | slots.Person("new" | "other")
-                | slots.Thing("new" | "old")
-                | slots.Holder("first" | "next")
+                Pick() | Number() | Person("new" | "other") | Thing("new" | "old") | Holder("first" | "next")
             ):
                 return True
         return False
 
 
-def _check_words(lexicon: slots.Lexicon) -> None:
+def _check_words(lexicon: Lexicon) -> None:
     for texts in lexicon.forms.values():
         known = set(texts)
         if len(known) < len(texts):

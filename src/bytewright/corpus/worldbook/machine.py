@@ -11,10 +11,28 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from bytewright.corpus.storybook.grammar import Call
-from bytewright.corpus.worldbook import slots
 from bytewright.corpus.worldbook.choices import Between, LexiconWord, Options, Recent, SectionEnd, Someone
 from bytewright.corpus.worldbook.derivation import Derivation, DerivationBuilder
 from bytewright.corpus.worldbook.grammar import WorldGrammar
+from bytewright.corpus.worldbook.template_parts import (
+    NAME,
+    THING,
+    TURNS,
+    Fact,
+    Holder,
+    Nest,
+    Number,
+    Part,
+    Person,
+    Pick,
+    Pronoun,
+    Repeat,
+    Result,
+    Rule,
+    Thing,
+    Turn,
+    zipf_weights,
+)
 from bytewright.corpus.worldbook.world import World, is_woman, spell_name
 
 
@@ -59,12 +77,10 @@ class Machine:
     def __init__(self, grammar: WorldGrammar, world: World) -> None:
         self.grammar = grammar
         self.world = world
-        self.recency = slots.zipf_weights(grammar.limits.max_things)
+        self.recency = zipf_weights(grammar.limits.max_things)
         self._genres = list(grammar.genres)
         self._genre_firsts = [grammar.firsts_of(Call(genre)) for genre in self._genres]
-        self._turn_firsts = (
-            [grammar.firsts_of(Call(rule)) for rule in slots.TURNS] if grammar.uses_things else []
-        )
+        self._turn_firsts = [grammar.firsts_of(Call(rule)) for rule in TURNS] if grammar.uses_things else []
         self._options = {
             name: [
                 Options(grammar.firsts[name], [each.weight for each in rule.alternatives]),
@@ -88,7 +104,7 @@ class Machine:
                 break
         return builder.finish()
 
-    def _write_rule(self, rule: slots.Rule, builder: DerivationBuilder, state: _State, frame: _Frame) -> None:
+    def _write_rule(self, rule: Rule, builder: DerivationBuilder, state: _State, frame: _Frame) -> None:
         builder.rule = rule.name
         number = 0
         if len(rule.alternatives) > 1:
@@ -102,47 +118,47 @@ class Machine:
                 self._write_slot(part, builder, state, frame)
                 builder.rule = rule.name
 
-    def _write_slot(self, part: slots.Part, builder: DerivationBuilder, state: _State, frame: _Frame) -> None:
+    def _write_slot(self, part: Part, builder: DerivationBuilder, state: _State, frame: _Frame) -> None:
         grammar = self.grammar
         match part:
             case Call(name):
                 self._write_rule(grammar.rules[name], builder, state, frame)
-            case slots.Nest(name):
+            case Nest(name):
                 builder.depth += 1
                 self._write_rule(grammar.rules[name], builder, state, _Frame())
                 builder.depth -= 1
-            case slots.Pick(name, form, variable, other):
+            case Pick(name, form, variable, other):
                 taken = () if other is None else (frame.words[other][1],)
                 number = builder.choose("word", LexiconWord(grammar.lexicons[name], form, taken))
                 if variable is not None:
                     frame.words[variable] = (name, number)
-            case slots.Repeat(variable, form):
+            case Repeat(variable, form):
                 name, number = frame.words[variable]
                 builder.mention("mention", grammar.lexicons[name].forms[form][number])
-            case slots.Person("same"):
+            case Person("same"):
                 builder.mention("mention", spell_name(frame.number))
-            case slots.Person(which):
+            case Person(which):
                 excluded = frame.main if which == "other" else None
                 frame.rank = builder.choose("person", Someone(self.world, excluded))
                 frame.number = self.world.number_of(frame.rank)
                 if which == "new":
                     frame.main = frame.rank
-            case slots.Fact(kind, form):
+            case Fact(kind, form):
                 lexicon = grammar.lexicons[grammar.facts[kind]]
                 value = self.world.fact(frame.number, kind, len(lexicon.words))
                 builder.mention("fact", lexicon.forms[form][value], rank=frame.rank)
-            case slots.Pronoun(forms):
+            case Pronoun(forms):
                 builder.mention("pronoun", forms[0 if is_woman(frame.number) else 1])
-            case slots.Number(operation, low, high):
+            case Number(operation, low, high):
                 number = builder.choose("number", Between(low, high))
                 frame.result = _combine(frame.result, operation, number)
-            case slots.Result():
+            case Result():
                 builder.mention("result", str(frame.result))
-            case slots.Turn():
+            case Turn():
                 self._write_turn(builder, state, frame)
-            case slots.Thing():
+            case Thing():
                 self._write_thing(part, builder, state)
-            case slots.Holder(which):
+            case Holder(which):
                 self._write_holder(which, builder, state)
             case _:
                 raise AssertionError(part)
@@ -151,7 +167,7 @@ class Machine:
 
     def _write_turn(self, builder: DerivationBuilder, state: _State, frame: _Frame) -> None:
         turn = builder.choose("turn", Options(self._turn_firsts, self.turn_weights(len(state.things))))
-        rule = self.grammar.rules[slots.TURNS[turn]]
+        rule = self.grammar.rules[TURNS[turn]]
         self._write_rule(rule, builder, state, frame)
         if rule.name == "introduce":
             assert state.new_thing is not None
@@ -167,8 +183,8 @@ class Machine:
             return introduce, 0, 0
         return (introduce if num_things < self.grammar.limits.max_things else 0), *others
 
-    def _write_thing(self, part: slots.Thing, builder: DerivationBuilder, state: _State) -> None:
-        lexicon = self.grammar.lexicons[slots.THING]
+    def _write_thing(self, part: Thing, builder: DerivationBuilder, state: _State) -> None:
+        lexicon = self.grammar.lexicons[THING]
         if part.which == "new":
             excluded = [thing.number for thing in state.things]
             state.new_thing = builder.choose("thing", LexiconWord(lexicon, part.form, excluded))
@@ -180,7 +196,7 @@ class Machine:
             builder.mention("mention", lexicon.forms[part.form][state.things[0].number])
 
     def _write_holder(self, which: str, builder: DerivationBuilder, state: _State) -> None:
-        lexicon = self.grammar.lexicons[slots.NAME]
+        lexicon = self.grammar.lexicons[NAME]
         if which == "first":
             state.first_holder = builder.choose("holder", LexiconWord(lexicon, "plain"))
             return

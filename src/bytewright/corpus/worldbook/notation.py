@@ -38,8 +38,30 @@ from typing import Literal
 
 from bytewright.corpus.sections import Item, Place, Section, read_sections, read_template
 from bytewright.corpus.storybook.grammar import Call
-from bytewright.corpus.worldbook import slots
 from bytewright.corpus.worldbook.grammar import Limits, WorldGrammar
+from bytewright.corpus.worldbook.template_parts import (
+    PRONOUNS,
+    TURNS,
+    Fact,
+    Form,
+    Holder,
+    Lexicon,
+    Nest,
+    Number,
+    Operation,
+    Part,
+    Person,
+    Pick,
+    Pronoun,
+    Repeat,
+    Result,
+    Rule,
+    Template,
+    Thing,
+    Turn,
+    called_rules,
+    zipf_weights,
+)
 
 HEADING = re.compile(r"(limits|genres|facts|turns|words|zipf|join|pairs|range|rule) ([a-z_]+)")
 LEXICONS = ("words", "zipf", "join", "pairs", "range")
@@ -48,7 +70,7 @@ RANGE = re.compile(r"(\d{1,9})-(\d{1,9})")
 NUMBER = re.compile(r"#([+*-]?)(\d+)-(\d+)")
 SLOT = re.compile(r"(?:([aA]) )?(?:([a-z]+)=)?([A-Za-z_]+)(?:\.([A-Za-z]+))?(?:-([a-z]+))?")
 
-OPERATIONS: Mapping[str, slots.Operation] = {"": "=", "+": "+", "-": "-", "*": "*"}
+OPERATIONS: Mapping[str, Operation] = {"": "=", "+": "+", "-": "-", "*": "*"}
 THINGS: Mapping[str | None, Literal["new", "old", "same"]] = {None: "same", "new": "new", "old": "old"}
 HOLDERS: Mapping[str | None, Literal["first", "next", "now"]] = {
     None: "now",
@@ -66,9 +88,9 @@ class _Reader:
     def __init__(self, sections: Sequence[Section], end: Place) -> None:
         self.sections = sections
         self.place = end
-        self.rules: dict[str, slots.Rule] = {}
+        self.rules: dict[str, Rule] = {}
         self.names = {each.name for each in sections if each.kind == "rule"}
-        self.lexicons: dict[str, slots.Lexicon] = {}
+        self.lexicons: dict[str, Lexicon] = {}
         self.facts: tuple[str, ...] = ()
 
     def read(self) -> WorldGrammar:
@@ -81,10 +103,10 @@ class _Reader:
             if section.kind == "rule":
                 self._read_rule(section)
         genres = {item.text: item.weight for item in self._items("genres")}
-        turns = {item.text: item.weight for item in self._items("turns", slots.TURNS)}
+        turns = {item.text: item.weight for item in self._items("turns", TURNS)}
         limits = self._limits()
         self._check_names(genres)
-        weights = tuple(turns.get(rule, 0) for rule in slots.TURNS)
+        weights = tuple(turns.get(rule, 0) for rule in TURNS)
         return WorldGrammar(self.rules, self.lexicons, genres, self.facts, weights, Limits(**limits))
 
     def _items(self, kind: str, known: Collection[str] | None = None) -> list[Item]:
@@ -116,19 +138,19 @@ class _Reader:
             if name not in used:
                 used.add(name)
                 for alternative in self.rules[name].alternatives:
-                    waiting += slots.called_rules(alternative.parts)
+                    waiting += called_rules(alternative.parts)
         if unused := set(self.rules) - used:
             self.place.reject(f"unused: {', '.join(sorted(unused))}")
 
     # Lexicons
 
-    def _lexicon(self, section: Section) -> slots.Lexicon:
+    def _lexicon(self, section: Section) -> Lexicon:
         words: list[str] = []
         for item in section.items:
             self.place = item.place
             words += self._words(section.kind, item.text)
-        weights = slots.zipf_weights(len(words)) if section.kind == "zipf" else (1,) * len(words)
-        return slots.Lexicon(section.name, tuple(words), weights)
+        weights = zipf_weights(len(words)) if section.kind == "zipf" else (1,) * len(words)
+        return Lexicon(section.name, tuple(words), weights)
 
     def _words(self, kind: str, text: str) -> list[str]:
         if kind == "range":
@@ -153,60 +175,58 @@ class _Reader:
     # Rules
 
     def _read_rule(self, section: Section) -> None:
-        alternatives: list[slots.Template] = []
+        alternatives: list[Template] = []
         for item in section.items:
             self.place = item.place
-            alternatives.append(slots.Template(item.weight, self._template(section.name, item.text)))
-        self.rules[section.name] = slots.Rule(section.name, tuple(alternatives))
+            alternatives.append(Template(item.weight, self._template(section.name, item.text)))
+        self.rules[section.name] = Rule(section.name, tuple(alternatives))
 
-    def _template(self, rule: str, text: str) -> tuple[slots.Part, ...]:
-        def add_choice(branches: Sequence[tuple[slots.Part, ...]]) -> slots.Part:
+    def _template(self, rule: str, text: str) -> tuple[Part, ...]:
+        def add_choice(branches: Sequence[tuple[Part, ...]]) -> Part:
             number = sum(name.startswith(f"{rule}(") for name in self.rules) + 1
             name = f"{rule}({number})"
-            self.rules[name] = slots.Rule(name, tuple(slots.Template(1, parts) for parts in branches))
+            self.rules[name] = Rule(name, tuple(Template(1, parts) for parts in branches))
             return Call(name)
 
         return read_template(text, self.place, self._slot, add_choice)
 
-    def _slot(self, text: str) -> slots.Part:
+    def _slot(self, text: str) -> Part:
         if text == "#":
-            return slots.Result()
+            return Result()
         if text == "turn":
-            return slots.Turn()
+            return Turn()
         if match := NUMBER.fullmatch(text):
             operation, low, high = match.groups()
-            return slots.Number(OPERATIONS[operation], int(low), int(high))
+            return Number(OPERATIONS[operation], int(low), int(high))
         if text.startswith("nest "):
-            return slots.Nest(text.removeprefix("nest "))
+            return Nest(text.removeprefix("nest "))
         match = SLOT.fullmatch(text)
         if not match:
             self.place.reject(f"expected a slot, found {{{text}}}")
         indefinite, variable, name, property_, other = match.groups()
         is_capital = (property_ or name)[0].isupper()
-        form: slots.Form = "article" if indefinite else "capital" if is_capital else "plain"
+        form: Form = "article" if indefinite else "capital" if is_capital else "plain"
         return self._resolve(name.lower(), property_ and property_.lower(), form, variable, other)
 
     def _resolve(
-        self, name: str, property_: str | None, form: slots.Form, variable: str | None, other: str | None
-    ) -> slots.Part:
+        self, name: str, property_: str | None, form: Form, variable: str | None, other: str | None
+    ) -> Part:
         if name == "person":
             if property_ in (None, "other", "name"):
-                return slots.Person("same" if property_ == "name" else "other" if property_ else "new")
-            if property_ in slots.PRONOUNS:
-                woman, man = slots.PRONOUNS[property_]
-                return slots.Pronoun(
-                    (woman.capitalize(), man.capitalize()) if form == "capital" else (woman, man)
-                )
+                return Person("same" if property_ == "name" else "other" if property_ else "new")
+            if property_ in PRONOUNS:
+                woman, man = PRONOUNS[property_]
+                return Pronoun((woman.capitalize(), man.capitalize()) if form == "capital" else (woman, man))
             if property_ in self.facts:
-                return slots.Fact(self.facts.index(property_), form)
+                return Fact(self.facts.index(property_), form)
         elif name == "thing":
             if property_ in (None, "new", "old"):
-                return slots.Thing(THINGS[property_], form)
+                return Thing(THINGS[property_], form)
         elif name == "holder":
             if property_ in (None, "first", "next"):
-                return slots.Holder(HOLDERS[property_])
+                return Holder(HOLDERS[property_])
         elif property_ is None and name in self.lexicons:
-            return slots.Pick(name, form, variable, other)
+            return Pick(name, form, variable, other)
         elif property_ is None:
-            return Call(name) if name in self.names else slots.Repeat(name, form)
+            return Call(name) if name in self.names else Repeat(name, form)
         return self.place.reject(f"{{{name}.{property_}}} is not defined")
