@@ -4,6 +4,7 @@
 //! world to a [`World`], and its tests compare the documents byte for byte. [`Writer`] checks both once. After that, no
 //! document can fail, except for lack of memory.
 
+mod check;
 mod program;
 mod world;
 mod write;

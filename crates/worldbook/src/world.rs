@@ -90,6 +90,9 @@ impl People {
         if num_people < 2 || world.buckets.iter().any(|bucket| bucket.size == 0 || bucket.weight == 0) {
             return Err(Error::Program("a world needs two people, and no bucket may be empty"));
         }
+        if world.buckets.iter().any(|bucket| u128::from(bucket.first) + u128::from(bucket.size) > 1 << 30) {
+            return Err(Error::Program("a rank has more than 30 bits"));
+        }
         let mut cumulative = Vec::new();
         cumulative.try_reserve_exact(world.buckets.len())?;
         let mut total = 0_u64;

@@ -83,6 +83,31 @@ fn every_inconsistent_program_is_rejected() {
         |program| program.rules[0] = rule(vec![Part::Pick(0, 0, Some(0), None)]),
         |program| program.rules[0] = rule(vec![Part::Fact(0, 0)]),
         |program| program.rules[0] = rule(vec![Part::Number(0, 5, 4)]),
+        |program| {
+            program.num_variables = 1;
+            program.rules[0] = rule(vec![Part::Pick(1, 0, Some(0), None), Part::Mention(0, 0, 0)]);
+        },
+        |program| program.rules[0] = rule(vec![Part::OldThing(0)]),
+        |program| program.rules[0] = rule(vec![Part::SameThing(0)]),
+        |program| program.rules[0] = rule(vec![Part::NewThing(0)]),
+        |program| program.rules[0] = rule(vec![Part::FirstHolder]),
+        |program| program.rules[0] = rule(vec![Part::NextHolder]),
+        |program| program.rules[0] = rule(vec![Part::Holder]),
+        |program| program.rules[0] = rule(vec![Part::Call(2)]),
+        |program| program.rules[1][0].parts.push(Part::OldThing(0)),
+        |program| program.rules[2][0].parts.push(Part::NewThing(0)),
+        |program| {
+            program.limits.max_depth = 1; // an introduction inside an introduction
+            program.rules.push(rule(vec![Part::Turn]));
+            program.rules[1] = rule(vec![Part::FirstHolder, Part::NewThing(0)]);
+            let parts = vec![Part::FirstHolder, Part::NewThing(0), Part::Nest(4)];
+            program.rules[1].push(Alternative { weight: 1, parts });
+        },
+        |program| program.rules[1] = rule(vec![Part::FirstHolder]),
+        |program| program.rules[1] = rule(vec![Part::NewThing(0)]),
+        |program| program.limits.max_depth = 1_000,
+        |program| program.limits.max_sections = u64::MAX,
+        |program| program.limits.urn_gain = u64::MAX,
         |program| program.rules[0].clear(),
         |program| program.rules[0][0].weight = 0,
     ];
@@ -100,6 +125,7 @@ fn every_inconsistent_world_is_rejected() {
         |world| world.buckets[0].size = 1,
         |world| world.buckets[0].weight = 0,
         |world| world.buckets.push(Bucket { first: 3, size: 1, weight: u64::MAX }),
+        |world| world.buckets[0].first = 1 << 30,
         |world| {
             world.syllables.pop();
         },

@@ -80,7 +80,7 @@ class Machine:
         self.recency = zipf_weights(grammar.limits.max_things)
         self._genres = list(grammar.genres)
         self._genre_firsts = [grammar.firsts_of(Call(genre)) for genre in self._genres]
-        self._turn_firsts = [grammar.firsts_of(Call(rule)) for rule in TURNS] if grammar.uses_things else []
+        self._turn_firsts = [grammar.firsts_of(Call(rule)) for rule in TURNS]
         self._options = {
             name: [
                 Options(grammar.firsts[name], [each.weight for each in rule.alternatives]),
