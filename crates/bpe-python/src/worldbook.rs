@@ -7,8 +7,31 @@ use worldbook::{Alternative, Bucket, Error, Lexicon, Limits, Part, Program, Worl
 
 use crate::errors::{guarded, out_of_memory};
 
-/// An operation and its arguments; `bytewright.corpus.worldbook.fused` documents them.
+/// An opcode and its arguments.
 type Instruction = (u8, i64, i64, i64, i64);
+
+/// The operations; the enumeration `Opcode` of `bytewright.corpus.worldbook.fused` documents their arguments.
+mod opcode {
+    pub(super) const TEXT: u8 = 0;
+    pub(super) const CALL: u8 = 1;
+    pub(super) const NEST: u8 = 2;
+    pub(super) const PICK: u8 = 3;
+    pub(super) const REPEAT: u8 = 4;
+    pub(super) const NEW_PERSON: u8 = 5;
+    pub(super) const OTHER_PERSON: u8 = 6;
+    pub(super) const SAME_PERSON: u8 = 7;
+    pub(super) const FACT: u8 = 8;
+    pub(super) const PRONOUN: u8 = 9;
+    pub(super) const NUMBER: u8 = 10;
+    pub(super) const RESULT: u8 = 11;
+    pub(super) const TURN: u8 = 12;
+    pub(super) const NEW_THING: u8 = 13;
+    pub(super) const OLD_THING: u8 = 14;
+    pub(super) const SAME_THING: u8 = 15;
+    pub(super) const FIRST_HOLDER: u8 = 16;
+    pub(super) const NEXT_HOLDER: u8 = 17;
+    pub(super) const PRESENT_HOLDER: u8 = 18;
+}
 
 /// The text of documents, and the length and the bits of each.
 type Documents<'py> = (Bound<'py, PyBytes>, Vec<(usize, f64)>);
@@ -106,29 +129,30 @@ fn alternative(given: &(u64, Vec<Instruction>)) -> PyResult<Alternative> {
     Ok(Alternative { weight: given.0, parts })
 }
 
+/// Decode an instruction. Arguments are indices, where -1 means none, except the bounds of `NUMBER`.
 fn part(&(operation, a, b, c, d): &Instruction) -> PyResult<Part> {
     let index = |value: i64| usize::try_from(value).map_err(|_| PyValueError::new_err("negative index"));
     let optional = |value: i64| usize::try_from(value).ok();
     Ok(match operation {
-        0 => Part::Text(index(a)?),
-        1 => Part::Call(index(a)?),
-        2 => Part::Nest(index(a)?),
-        3 => Part::Pick(index(a)?, index(b)?, optional(c), optional(d)),
-        4 => Part::Mention(index(a)?, index(b)?, index(c)?),
-        5 => Part::NewPerson,
-        6 => Part::OtherPerson,
-        7 => Part::PersonName,
-        8 => Part::Fact(index(a)?, index(b)?),
-        9 => Part::Pronoun(index(a)?, index(b)?),
-        10 => Part::Number(index(a)?, b, c),
-        11 => Part::Result,
-        12 => Part::Turn,
-        13 => Part::NewThing(index(a)?),
-        14 => Part::OldThing(index(a)?),
-        15 => Part::SameThing(index(a)?),
-        16 => Part::FirstHolder,
-        17 => Part::NextHolder,
-        18 => Part::Holder,
+        opcode::TEXT => Part::Text(index(a)?),
+        opcode::CALL => Part::Call(index(a)?),
+        opcode::NEST => Part::Nest(index(a)?),
+        opcode::PICK => Part::Pick(index(a)?, index(b)?, optional(c), optional(d)),
+        opcode::REPEAT => Part::Mention(index(a)?, index(b)?, index(c)?),
+        opcode::NEW_PERSON => Part::NewPerson,
+        opcode::OTHER_PERSON => Part::OtherPerson,
+        opcode::SAME_PERSON => Part::PersonName,
+        opcode::FACT => Part::Fact(index(a)?, index(b)?),
+        opcode::PRONOUN => Part::Pronoun(index(a)?, index(b)?),
+        opcode::NUMBER => Part::Number(index(a)?, b, c),
+        opcode::RESULT => Part::Result,
+        opcode::TURN => Part::Turn,
+        opcode::NEW_THING => Part::NewThing(index(a)?),
+        opcode::OLD_THING => Part::OldThing(index(a)?),
+        opcode::SAME_THING => Part::SameThing(index(a)?),
+        opcode::FIRST_HOLDER => Part::FirstHolder,
+        opcode::NEXT_HOLDER => Part::NextHolder,
+        opcode::PRESENT_HOLDER => Part::Holder,
         _ => return Err(PyValueError::new_err(format!("unknown operation {operation}"))),
     })
 }

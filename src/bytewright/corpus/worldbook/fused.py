@@ -1,11 +1,13 @@
 """Compile a grammar and a world for the fused generator, which is written in Rust (`crates/worldbook`).
 
 `machine` is the reference: a test compares documents byte for byte. An instruction has five numbers: an
-operation, and up to four arguments, which are indices into the tables of the program. -1 means none.
+`Opcode` and its arguments, padded with -1. The function `part` in `crates/bpe-python/src/worldbook.rs`
+decodes it, and `Writer::write_part` in `crates/worldbook` executes it.
 """
 
 from __future__ import annotations
 
+from enum import IntEnum
 from typing import get_args
 
 from bytewright._native import WorldbookWriter
@@ -35,6 +37,35 @@ from bytewright.corpus.worldbook.world import FIRST, LAST
 
 Instruction = tuple[int, int, int, int, int]
 FORMS, OPERATIONS = get_args(Form), get_args(Operation)
+
+
+class Opcode(IntEnum):
+    """The operation of an instruction, with its arguments. Most of these are indices of the named kind."""
+
+    TEXT = 0  # text
+    CALL = 1  # rule
+    NEST = 2  # rule
+    PICK = 3  # lexicon, form, variable or -1, variable of the word that must differ or -1
+    REPEAT = 4  # variable, its lexicon, form
+    NEW_PERSON = 5  # none
+    OTHER_PERSON = 6  # none
+    SAME_PERSON = 7  # none
+    FACT = 8  # fact, form
+    PRONOUN = 9  # text for a woman, text for a man
+    NUMBER = 10  # index in OPERATIONS; the bounds themselves: lowest number, highest number
+    RESULT = 11  # none
+    TURN = 12  # none
+    NEW_THING = 13  # form
+    OLD_THING = 14  # form
+    SAME_THING = 15  # form
+    FIRST_HOLDER = 16  # none
+    NEXT_HOLDER = 17  # none
+    PRESENT_HOLDER = 18  # none
+
+
+PERSONS = {"new": Opcode.NEW_PERSON, "other": Opcode.OTHER_PERSON, "same": Opcode.SAME_PERSON}
+THINGS = {"new": Opcode.NEW_THING, "old": Opcode.OLD_THING, "same": Opcode.SAME_THING}
+HOLDERS = {"first": Opcode.FIRST_HOLDER, "next": Opcode.NEXT_HOLDER, "now": Opcode.PRESENT_HOLDER}
 
 
 def make_writer(machine: Machine) -> WorldbookWriter:
@@ -96,38 +127,33 @@ class _Compiler:
     def _encode(self, part: Part) -> tuple[int, ...]:
         match part:
             case str():
-                return 0, self._text(part)
+                return Opcode.TEXT, self._text(part)
             case Call(name):
-                return 1, self.rules[name]
+                return Opcode.CALL, self.rules[name]
             case Nest(name):
-                return 2, self.rules[name]
+                return Opcode.NEST, self.rules[name]
             case Pick(name, form, variable, other):
-                return (
-                    3,
-                    self.lexicons[name],
-                    FORMS.index(form),
-                    self._variable(variable),
-                    self._variable(other),
-                )
+                variables = self._variable(variable), self._variable(other)
+                return Opcode.PICK, self.lexicons[name], FORMS.index(form), *variables
             case Repeat(variable, form):
                 lexicon = self.lexicons[self.lexicon_of[variable]]
-                return 4, self._variable(variable), lexicon, FORMS.index(form)
+                return Opcode.REPEAT, self._variable(variable), lexicon, FORMS.index(form)
             case Person(which):
-                return (("new", "other", "same").index(which) + 5,)
+                return (PERSONS[which],)
             case Fact(number, form):
-                return 8, number, FORMS.index(form)
+                return Opcode.FACT, number, FORMS.index(form)
             case Pronoun(forms):
-                return 9, self._text(forms[0]), self._text(forms[1])
+                return Opcode.PRONOUN, self._text(forms[0]), self._text(forms[1])
             case Number(operation, low, high):
-                return 10, OPERATIONS.index(operation), low, high
+                return Opcode.NUMBER, OPERATIONS.index(operation), low, high
             case Result():
-                return (11,)
+                return (Opcode.RESULT,)
             case Turn():
-                return (12,)
+                return (Opcode.TURN,)
             case Thing(which, form):
-                return ("new", "old", "same").index(which) + 13, FORMS.index(form)
+                return THINGS[which], FORMS.index(form)
             case Holder(which):
-                return (("first", "next", "now").index(which) + 16,)
+                return (HOLDERS[which],)
 
     def _text(self, text: str) -> int:
         return self.texts.setdefault(text, len(self.texts))
