@@ -16,6 +16,8 @@ from small_world import SMALL, enumerate_documents
 from bytewright.corpus.storybook.grammar import article
 from bytewright.corpus.worldbook import Document, LanguageError, World, Worldbook
 from bytewright.corpus.worldbook.book import SPLITS
+from bytewright.errors import FormatError
+from rejection import rejects
 
 BOOK = Worldbook()
 
@@ -189,15 +191,32 @@ def test_a_wrong_fact_leaves_the_language_at_its_place(before: str, after: str, 
     start, end = match.span(match.lastindex or 0)
     with pytest.raises(LanguageError) as caught:
         BOOK.parse(document.text[:start] + after + document.text[end:])
-    assert start - 3 <= caught.value.at <= start + 1
+    assert start - 3 <= caught.value.position <= start + 1
     assert caught.value.kind == kind
 
 
 def test_incomplete_and_longer_texts_are_not_in_the_language() -> None:
     text = next(documents(1)).text
     for other in (text[:-1], text + " ", text + "\n\n", "", "Once.", text.replace("a", "e", 1)):
-        with pytest.raises(LanguageError):
+        with rejects(LanguageError) as caught:
             BOOK.parse(other)
+        assert isinstance(caught.value, FormatError)
+
+
+@pytest.mark.parametrize(
+    ("text", "position", "kind", "found"),
+    [
+        ("It was", 6, "genre", ""),
+        ("There was once a dog slept", 15, "word", "a dog slept"),
+        ("There was once a wise fox beside the kiln", 41, "text", ""),
+    ],
+)
+def test_the_error_about_a_text_has_the_place_and_what_is_found_there(
+    text: str, position: int, kind: str, found: str
+) -> None:
+    with rejects(LanguageError, position=position, found=found) as caught:
+        BOOK.parse(text)
+    assert getattr(caught.value, "kind", "") == kind
 
 
 def test_another_world_has_other_facts() -> None:

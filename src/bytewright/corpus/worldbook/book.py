@@ -9,12 +9,7 @@ from importlib import resources
 from itertools import count
 from typing import Literal
 
-from bytewright.corpus.worldbook.derivation import (
-    Derivation,
-    GeneratingBuilder,
-    LanguageError,
-    ParsingBuilder,
-)
+from bytewright.corpus.worldbook.derivation import Derivation, GeneratingBuilder, ParsingBuilder
 from bytewright.corpus.worldbook.entropy import DocumentEntropy, compute_document_entropy
 from bytewright.corpus.worldbook.grammar import WorldGrammar
 from bytewright.corpus.worldbook.machine import Machine
@@ -85,8 +80,4 @@ class Worldbook:
 
     def parse(self, text: str) -> Derivation:
         """Return the derivation of a text; raise `LanguageError` if it has none."""
-        builder = ParsingBuilder(text)
-        derivation = self.machine.run(builder)
-        if builder.at != len(text):
-            raise LanguageError(builder.at, "length", "the end of the document")
-        return derivation
+        return self.machine.run(ParsingBuilder(text))

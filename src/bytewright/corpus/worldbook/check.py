@@ -49,7 +49,7 @@ class DocumentCheck:
     leaves_at_character: int | None
     """Where the text leaves the grammar, counted from 1; None if it has the shape of a document."""
     kind: str
-    """The kind of the choice that the text does not show there."""
+    """The kind of the choice that the parser could not recognise at this position."""
     found: str
     """The text from that position on, shortened."""
     facts: dict[str, tuple[int, int]] = field(default_factory=dict)
@@ -102,8 +102,6 @@ def check_document(book: Worldbook, text: str) -> DocumentCheck:
     error: LanguageError | None = None
     try:
         derivation = book.machine.run(builder)
-        if builder.at != len(text):
-            error = LanguageError(builder.at, "length", "")
     except LanguageError as caught:
         error = caught
     facts = {
@@ -116,9 +114,9 @@ def check_document(book: Worldbook, text: str) -> DocumentCheck:
         is_consistent=inside,
         has_shape=error is None,
         bits=derivation.bits if inside else math.inf,
-        leaves_at_character=None if error is None else error.at + 1,
+        leaves_at_character=None if error is None else error.position + 1,
         kind="" if error is None else error.kind,
-        found="" if error is None else text[error.at : error.at + CHARACTERS_SHOWN],
+        found="" if error is None else text[error.position : error.position + CHARACTERS_SHOWN],
         facts=facts,
     )
 

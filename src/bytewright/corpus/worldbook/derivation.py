@@ -13,8 +13,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, NamedTuple
 
+from bytewright.corpus.books import CHARACTERS_SHOWN
 from bytewright.corpus.worldbook.choices import Distribution, Options, Someone
 from bytewright.corpus.worldbook.world import Below
+from bytewright.errors import FormatError, shorten
 
 
 class DerivedChoice(NamedTuple):
@@ -64,14 +66,30 @@ class Derivation:
         return product
 
 
-class LanguageError(Exception):
-    """A text is not in the language: the position, the kind of the failed choice, and the expected text."""
+EXPECTED = {
+    "genre": "the beginning of a section",
+    "length": "the end of the document, or another section",
+    "wording": "the beginning of a sentence or a phrase",
+}
+"""What a text shows for the kinds of choices whose names do not say it."""
 
-    def __init__(self, at: int, kind: str, expected: str) -> None:
-        super().__init__(f"expected {expected or kind} at {at}")
-        self.at = at
+
+class LanguageError(FormatError):
+    """A text is not a document of a world."""
+
+    def __init__(self, text: str, at: int, kind: str, expected: str = "") -> None:
+        what = shorten(expected) if expected else EXPECTED.get(kind, f"a {kind}")
+        found = text[at : at + CHARACTERS_SHOWN]
+        super().__init__(
+            f"the text is not a document of this world: expected {what} at character {at + 1}, but found"
+            f" {shorten(found) if found else 'the end of the text'}",
+            expected=what,
+            found=found,
+        )
+        self.position = at
+        """The position of the first character that no document of the world has there."""
         self.kind = kind
-        self.expected = expected
+        """The kind of the choice that could not be recognised, or of the text that differs."""
 
 
 class DerivationBuilder:
@@ -164,13 +182,14 @@ class ParsingBuilder(DerivationBuilder):
         if outcome is None:
             firsts = distribution.firsts if isinstance(distribution, Options) else ()
             shared = max((self._shared(text) for texts in firsts for text in texts), default=0)
-            raise LanguageError(self.at + shared, kind, "")
+            raise LanguageError(self.text, self.at + shared, kind)
         return outcome
 
     def check(self, kind: str, text: str) -> None:
         """Compare the text with the document."""
         if not self.text.startswith(text, self.at):
-            raise LanguageError(self.at + self._shared(text), kind, text)
+            shared = self._shared(text)
+            raise LanguageError(self.text, self.at + shared, kind, text[shared:])
 
     def _shared(self, text: str) -> int:
         """Return how many characters of a text are in the document."""

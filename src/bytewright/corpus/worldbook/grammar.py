@@ -143,7 +143,7 @@ class WorldGrammar:
             _reject(f"turns need the lexicons {THING} and {NAME}")
         if not (self.lexicons[THING].is_uniform and self.lexicons[NAME].is_uniform):
             _reject(f"{THING} and {NAME} need equal weights")
-        for limit in ("max_things", "stop_weight"):
+        for limit in ("max_sections", "max_things", "stop_weight"):
             if getattr(self.limits, limit) < 1:
                 _reject(f"{limit} must be at least 1, but is {getattr(self.limits, limit)}")
         for name, num_needed in ((THING, self.limits.max_things + 1), (NAME, 2)):

@@ -23,7 +23,7 @@ from jaxtyping import Float64, Int64
 
 from bytewright.corpus import SEPARATOR
 from bytewright.corpus.storybook import read_stories
-from bytewright.corpus.worldbook import Derivation, DerivedChoice, LanguageError, World, Worldbook
+from bytewright.corpus.worldbook import Derivation, DerivedChoice, World, Worldbook
 from bytewright.corpus.worldbook.check import check_document, recognise_book
 from bytewright.corpus.worldbook.files import read_world_manifest
 from bytewright.data.sampler import Tokens
@@ -110,7 +110,7 @@ def find_derivations(file: Path, num_documents: int) -> list[tuple[str, Derivati
             if len(found) == num_documents:
                 return None
             found.append((text, book.parse(text)))
-    except (BytewrightError, LanguageError):
+    except BytewrightError:
         return None
     size = sum(len(text) + len(SEPARATOR) for text, _ in found)
     return found if len(found) == num_documents and size == file.stat().st_size else None
