@@ -140,6 +140,31 @@ def test_a_manifest_that_does_not_fit_is_rejected(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("field", "value", "expected"),
+    [
+        ("exponent", "5", "from 0 to 4"),
+        ("exponent", "steep", "a number such as 1.25 as text"),
+        ("exponent", 1.25, "a string"),
+        ("seed", -1, "from 0 to 2^64 - 1"),
+        ("seed", "1", "an integer"),
+        ("num_people", 1, "from 2 to 1073741823"),
+    ],
+)
+def test_a_manifest_with_an_invalid_world_is_rejected(
+    tmp_path: Path, field: str, value: object, expected: str
+) -> None:
+    path = tmp_path / "world.txt"
+    write_worldbook(path, 9_000, world=WORLD)
+    notes = manifest_path_of(path)
+    fields = json.loads(notes.read_text())
+    del fields["checksum"]
+    fields["world"][field] = value
+    notes.write_text(json.dumps(fields))
+    with rejects(FormatError, path=notes, key=f"world.{field}", expected=expected, found=value):
+        read_world_manifest(path)
+
+
+@pytest.mark.parametrize(
     ("fields", "key"),
     [
         ({"seed": -1}, "world"),

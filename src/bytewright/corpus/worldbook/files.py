@@ -23,8 +23,8 @@ from itertools import count
 from bytewright.corpus import SEPARATOR
 from bytewright.corpus.books import MAX_MANIFEST_BYTES, WORLDBOOK_FORMAT, bits_per_byte, write_texts
 from bytewright.corpus.worldbook.book import GRAMMAR_FILE, SPLITS, Split, Worldbook
-from bytewright.corpus.worldbook.world import MAX_PEOPLE, World
-from bytewright.errors import FormatError, wrong_value
+from bytewright.corpus.worldbook.world import World
+from bytewright.errors import FormatError, UsageError, wrong_value
 from bytewright.executors import map_in_order
 from bytewright.formatting import Progress
 from bytewright.storage import atomic
@@ -166,15 +166,16 @@ def read_world_manifest(path: StrPath) -> WorldManifest | None:
 
 
 def _read_world(json: Json) -> World:
+    seed, exponent, num_people = (json[name] for name in ("seed", "exponent", "num_people"))
     try:
-        exponent = Decimal(json["exponent"].as_text())
-        return World(
-            seed=json["seed"].as_integer(), exponent=exponent, num_people=json["num_people"].as_integer()
-        )
-    except (InvalidOperation, ValueError) as error:
-        if isinstance(error, FormatError):
-            raise
-        raise json.error(f"a world with up to {MAX_PEOPLE} people") from None
+        power = Decimal(exponent.as_text())
+    except InvalidOperation:
+        raise exponent.error("a number such as 1.25 as text") from None
+    try:
+        return World(seed=seed.as_integer(), exponent=power, num_people=num_people.as_integer())
+    except UsageError as error:  # its key is the name of the option
+        field = {"world": seed, "exponent": exponent, "people": num_people}[str(error.key)]
+        raise field.error(str(error.expected)) from None
 
 
 def _one_of(json: Json, allowed: Iterable[Split]) -> Split:
