@@ -18,7 +18,7 @@ import torch
 from bytewright.corpus.storybook import read_stories
 from bytewright.corpus.worldbook import Worldbook
 from bytewright.corpus.worldbook.files import read_world_manifest
-from bytewright.experiments.evaluation.story_eval import StoryTokens
+from bytewright.experiments.evaluation.story_eval import DocumentTokens
 from bytewright.experiments.evaluation.token_eval import evaluate_tokens
 from bytewright.experiments.evaluation.world_eval import TEXT, decade, find_owners
 from bytewright.tokenizer import Tokenizer
@@ -46,10 +46,10 @@ class Documents:
         manifest = read_world_manifest(file)
         assert manifest is not None
         book = Worldbook(manifest.world)
-        text = StoryTokens.read(file, tokenizer)
+        text = DocumentTokens.read(file, tokenizer)
         numbers: dict[tuple[str, str, str], int] = {}
         ids, owners, bits, choices, sizes = [], [], [], [], []
-        for number, (story, tokens) in enumerate(zip(read_stories(file), text.stories, strict=True)):
+        for number, (story, tokens) in enumerate(zip(read_stories(file), text.documents, strict=True)):
             if number >= num_any and len(tokens) + 1 > context_length:
                 continue
             groups = [list(g) for _, g in groupby(book.parse(story).choices, key=lambda choice: choice.start)]

@@ -31,8 +31,8 @@ ORDER = {
         part_check console costs engine timing recorder resume_policy initial_weights ranks loop start
     """),
     "bytewright.experiments": _names("""
-        records loss_metric evaluation corpora groups results inputs axis_values sweep_file listing sweep plan
-        execute
+        records recognition loss_metric evaluation corpora groups results inputs axis_values sweep_file
+        listing sweep plan execute
     """),
     "bytewright.experiments.evaluation": _names("stories token_eval world_eval story_eval"),
     "bytewright.account": _names("""

@@ -18,7 +18,7 @@ from bytewright.demo import Plan, pipeline
 from bytewright.demo.pipeline import NUM_STAGES
 from bytewright.errors import StorageError, UsageError
 from bytewright.experiments import corpora
-from bytewright.experiments.evaluation.story_eval import StoryTokens, evaluate_text
+from bytewright.experiments.evaluation.story_eval import DocumentTokens, evaluate_text
 from bytewright.experiments.records import read_run
 from bytewright.model import TransformerLM
 from bytewright.train.config import DataConfig
@@ -157,14 +157,14 @@ def test_ctrl_c_during_training_saves_and_the_next_run_gives_the_same_bits(
     finished: tuple[Path, Shown], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "demo"
-    evaluate = StoryTokens.evaluate
+    evaluate = DocumentTokens.evaluate
 
-    def interrupted(stories: StoryTokens, model: TransformerLM) -> Any:
+    def interrupted(stories: DocumentTokens, model: TransformerLM) -> Any:
         signal.raise_signal(signal.SIGINT)
         return evaluate(stories, model)
 
     with monkeypatch.context() as patch:
-        patch.setattr(StoryTokens, "evaluate", interrupted)
+        patch.setattr(DocumentTokens, "evaluate", interrupted)
         shown = show_tiny(folder)
     assert shown.outcome.received == signal.SIGINT
     assert f"Saved step {TINY.eval_every}; the same command continues." in shown.text

@@ -14,7 +14,7 @@ import torch
 from bytewright.account import count_flops
 from bytewright.corpus.worldbook.files import write_worldbook
 from bytewright.corpus.worldbook.world import World
-from bytewright.experiments.evaluation.story_eval import StoryTokens
+from bytewright.experiments.evaluation.story_eval import DocumentTokens
 from bytewright.experiments.evaluation.token_eval import evaluate_tokens
 from bytewright.experiments.evaluation.world_eval import account_excess, find_derivations
 from bytewright.experiments.sweep import read_sweep
@@ -54,12 +54,12 @@ def test_the_bits_by_cell_add_up_to_the_table_by_kind(tmp_path: Path, world_docu
     config = ModelConfig(vocab_size=400, context_length=32, d_model=16, num_layers=1, num_heads=1)
     model = TransformerLM(config, compute_dtype=torch.bfloat16)
     by_cell = documents.model_bits(model).sum(axis=0)
-    text = StoryTokens.read(file, tokenizer)
-    derived = find_derivations(file, len(text.stories))
+    text = DocumentTokens.read(file, tokenizer)
+    derived = find_derivations(file, len(text.documents))
     assert derived is not None
     model.compute_dtype = None
-    bits = evaluate_tokens(model, text.stories, text.end)
-    table = account_excess(derived, text.stories, bits, text.token_bytes).tables["kind"]
+    bits = evaluate_tokens(model, text.documents, text.end)
+    table = account_excess(derived, text.documents, bits, text.token_bytes).tables["kind"]
     for kind, row in table.items():
         cells = [number for number, cell in enumerate(documents.cells) if cell[0] == kind]
         assert by_cell[cells].sum() == pytest.approx(row.model_bits, abs=1e-2)  # batches are padded otherwise

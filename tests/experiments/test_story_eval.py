@@ -18,7 +18,7 @@ from bytewright.experiments.evaluation.story_eval import (
     StoryEvaluation,
     evaluate_stories,
     evaluate_text,
-    split_stories,
+    split_documents,
 )
 from bytewright.model import ModelConfig, TransformerLM
 from bytewright.tokenizer import Tokenizer
@@ -88,14 +88,14 @@ def test_a_uniform_model_needs_the_log_of_the_vocabulary_per_prediction() -> Non
 
 def test_tokens_are_split_at_end_tokens() -> None:
     tokens = np.array([3, 4, END, 5, END, END, 6, 7], dtype=np.uint16)
-    assert [story.tolist() for story in split_stories(tokens, END)] == [[3, 4], [5], []]
-    assert split_stories(tokens[:2], END) == []
+    assert [story.tolist() for story in split_documents(tokens, END)] == [[3, 4], [5], []]
+    assert split_documents(tokens[:2], END) == []
 
 
 def test_the_first_story_gets_the_newline_that_the_others_begin_with() -> None:
     def split(*tokens: int) -> list[list[int]]:
         ids = np.array(tokens, dtype=np.uint16)
-        return [story.tolist() for story in split_stories(ids, END, newline=1)]
+        return [story.tolist() for story in split_documents(ids, END, newline=1)]
 
     assert split(5, 1, END, 1, 6, 1, END, 1) == [[1, 5, 1], [1, 6, 1]]
     assert split(5, 1, END, 1) == [[1, 5, 1]], "tokens after the last end token belong to the next story"

@@ -19,7 +19,7 @@ import torch
 
 from bytewright.corpus import END_OF_TEXT
 from bytewright.corpus.storybook import Storybook
-from bytewright.experiments.evaluation.story_eval import is_of_storybook
+from bytewright.experiments.recognition import is_of_storybook
 from bytewright.generate import SamplingConfig, generate
 from bytewright.generate.interpret import (
     attention_weights_by_layer,

@@ -31,7 +31,7 @@ from bytewright.demo.plan import Plan
 from bytewright.errors import BytewrightError, UsageError, escape_controls
 from bytewright.experiments.corpora import prepare_corpus, text_files
 from bytewright.experiments.evaluation.stories import generate_stories
-from bytewright.experiments.evaluation.story_eval import StoryTokens, evaluate_text
+from bytewright.experiments.evaluation.story_eval import DocumentTokens, evaluate_text
 from bytewright.experiments.records import read_floor
 from bytewright.formatting import PhaseProgress, format_seconds
 from bytewright.model import TransformerLM
@@ -148,7 +148,7 @@ class _Demo:
         self._announce(
             2, f"Train a model of {count_parameters(config.model).total:,} parameters on the CPU", predicted
         )
-        validation = StoryTokens.read(text_files(config.data)[1], Tokenizer.load(config.data.tokenizer))
+        validation = DocumentTokens.read(text_files(config.data)[1], Tokenizer.load(config.data.tokenizer))
 
         def probe(model: TransformerLM) -> Mapping[str, float]:
             return {"story_bits_per_byte": validation.evaluate(model).bits_per_byte}

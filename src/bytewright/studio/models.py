@@ -15,7 +15,7 @@ from torch import Tensor
 
 from bytewright.corpus.storybook import NextTokens, Position, Storybook
 from bytewright.errors import BytewrightError, DivergenceError, UsageError
-from bytewright.experiments.evaluation.story_eval import is_of_storybook
+from bytewright.experiments.recognition import is_of_storybook
 from bytewright.generate import Generator
 from bytewright.model import TransformerLM
 from bytewright.storage.json_reader import Json

@@ -110,7 +110,7 @@ class ShowNextTokens(_ModelCommand):
     def _find_truth(self, tokenizer: Tokenizer, ids: Sequence[int]) -> Position | None:
         """Return what the grammar of the storybook allows after the prompt, if the run was trained on it."""
         from bytewright.corpus.storybook import Storybook
-        from bytewright.experiments.evaluation.story_eval import is_of_storybook
+        from bytewright.experiments.recognition import is_of_storybook
         from bytewright.train.run_model import open_model
 
         if not is_of_storybook(open_model(self.path, which=self.which).run):

@@ -65,7 +65,11 @@ def generate_stories(
     tokenizer = saved.run.tokenizer
     end = tokenizer.special_tokens.get(END_OF_TEXT)
     if end is None:
-        raise UsageError.at(run, f"the tokenizer has no {END_OF_TEXT}, so the model cannot end a story")
+        message = (
+            f"the tokenizer has no {END_OF_TEXT}, so the model cannot end a story;"
+            " train one with this special token, and a model with it"
+        )
+        raise UsageError.at(run, message, expected=END_OF_TEXT)
     place = select_device(device)
     model = saved.load(device=place, precision=saved.generation_precision(place))
     prompt = [end, *tokenizer.encode(plan.prompt)]

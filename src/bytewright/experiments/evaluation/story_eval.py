@@ -1,8 +1,9 @@
-"""Evaluate a model on whole stories, and compare it with their entropy.
+"""Evaluate a model on whole documents, and compare it with their entropy.
 
-Each story is read from the end token before it to its own end token. Its first token is predicted from the
-preceding end token alone, and its own end token is predicted too. A source that writes one document after
-another is coded the same way. So the bits of a model are comparable with the -log2 p of the source.
+A *story* is a document that fits into the context, as those of the storybook do. Each story is read from the
+end token before it to its own end token. Its first token is predicted from the preceding end token alone, and
+its own end token is predicted too. A source that writes one document after another is coded the same way. So
+the bits of a model are comparable with the -log2 p of the source.
 
     ids    = [end] + story + [end]
     bits   = sum of -log2 p(ids[i] | ids[:i]) for i = 1, 2, …
@@ -30,7 +31,6 @@ from bytewright.corpus import END_OF_TEXT
 from bytewright.corpus.storybook import Storybook, read_stories
 from bytewright.corpus.worldbook import Derivation
 from bytewright.data.sampler import Tokens
-from bytewright.data.tokenfile import TokenFile
 from bytewright.errors import BytewrightError, UsageError
 from bytewright.experiments.evaluation.token_eval import compute_losses, evaluate_tokens
 from bytewright.experiments.evaluation.world_eval import (
@@ -39,20 +39,13 @@ from bytewright.experiments.evaluation.world_eval import (
     describe_mismatch,
     find_derivations,
 )
-from bytewright.experiments.records import read_corpus_name
 from bytewright.formatting import Progress
 from bytewright.model import TransformerLM
 from bytewright.tokenizer import Tokenizer
 from bytewright.train.checkpoint_list import Which
 from bytewright.train.config import DeviceName
-from bytewright.train.run import Run
 from bytewright.train.run_model import open_model
 from bytewright.train.setup import count_token_bytes, select_device
-
-RECOGNISED_CHARACTERS = 60
-"""A text that begins like a story for so many characters is one."""
-DECODED_TOKENS = 300
-"""The number of tokens of the training data that are decoded to recognise their text."""
 
 
 @dataclass(frozen=True)
@@ -114,28 +107,32 @@ class TextEvaluation:
 
 
 @dataclass(frozen=True)
-class StoryTokens:
-    """The stories of a text as token ids, ready to evaluate models on."""
+class DocumentTokens:
+    """The documents of a text as token ids, ready to evaluate models on."""
 
-    stories: Sequence[Tokens]
+    documents: Sequence[Tokens]
     end: int
     token_bytes: Int64[np.ndarray, " vocab"]
 
     @classmethod
-    def read(cls, file: Path, tokenizer: Tokenizer) -> StoryTokens:
+    def read(cls, file: Path, tokenizer: Tokenizer) -> DocumentTokens:
         """Encode a text file and split it at its end tokens."""
         end = tokenizer.special_tokens.get(END_OF_TEXT)
         if end is None:
-            raise UsageError(f"the tokenizer has no {END_OF_TEXT}, so story boundaries cannot be located")
+            raise UsageError(
+                f"the tokenizer has no {END_OF_TEXT}, so the ends of documents cannot be located;"
+                " train one with this special token, and a model with it",
+                expected=END_OF_TEXT,
+            )
         no_ids = np.zeros(0, np.uint16)  # an empty file has no pieces to concatenate
         ids = np.concatenate([no_ids, *tokenizer.encode_pieces(file)])
         newline = tokenizer.vocabulary.ids_of_ordinary_tokens.get(b"\n")
-        stories = split_stories(ids, end, newline=newline)
-        return cls(stories, end, count_token_bytes(tokenizer.vocabulary))
+        documents = split_documents(ids, end, newline=newline)
+        return cls(documents, end, count_token_bytes(tokenizer.vocabulary))
 
     def evaluate(self, model: TransformerLM, progress: Progress | None = None) -> StoryEvaluation:
-        """Evaluate a model on all stories."""
-        return evaluate_stories(model, self.stories, self.end, self.token_bytes, progress=progress)
+        """Evaluate a model on all documents; each must fit into the context."""
+        return evaluate_stories(model, self.documents, self.end, self.token_bytes, progress=progress)
 
 
 def evaluate_text(
@@ -149,11 +146,11 @@ def evaluate_text(
     """Evaluate the best or last checkpoint of `run` on the stories of a text file."""
     saved = open_model(run, which=which)
     try:
-        text = StoryTokens.read(file, saved.run.tokenizer)
+        text = DocumentTokens.read(file, saved.run.tokenizer)
     except UsageError as error:
         raise UsageError.at(run, error, key=error.key) from None
     model = saved.load(device=select_device(device), precision=saved.training_precision)
-    derived = find_derivations(file, len(text.stories))
+    derived = find_derivations(file, len(text.documents))
     try:
         if derived:
             return _evaluate_world(model, text, derived, progress)
@@ -161,7 +158,7 @@ def evaluate_text(
     except UsageError as error:
         mismatch = describe_mismatch(file)
         raise UsageError.at(file, f"{error}; {mismatch}" if mismatch else error) from None
-    return TextEvaluation(evaluation, find_floor(file, len(text.stories)), mismatch=describe_mismatch(file))
+    return TextEvaluation(evaluation, find_floor(file, len(text.documents)), mismatch=describe_mismatch(file))
 
 
 def evaluate_documents(
@@ -175,23 +172,26 @@ def evaluate_documents(
     model = saved.load(device=select_device(device), precision=saved.training_precision)
     found = {}
     for name, file in files.items():
-        text = StoryTokens.read(file, saved.run.tokenizer)
-        bits = sum(float(each.sum()) for each in evaluate_tokens(model, text.stories, text.end))
-        found[name] = bits / sum(int(text.token_bytes[story].sum()) for story in text.stories)
+        text = DocumentTokens.read(file, saved.run.tokenizer)
+        bits = sum(float(each.sum()) for each in evaluate_tokens(model, text.documents, text.end))
+        found[name] = bits / sum(int(text.token_bytes[story].sum()) for story in text.documents)
     return found
 
 
 def _evaluate_world(
-    model: TransformerLM, text: StoryTokens, derived: list[tuple[str, Derivation]], progress: Progress | None
+    model: TransformerLM,
+    text: DocumentTokens,
+    derived: list[tuple[str, Derivation]],
+    progress: Progress | None,
 ) -> TextEvaluation:
-    token_bits = evaluate_tokens(model, text.stories, text.end, progress=progress)
+    token_bits = evaluate_tokens(model, text.documents, text.end, progress=progress)
     evaluation = StoryEvaluation(
         bits=np.array([bits.sum() for bits in token_bits]),
         num_tokens=np.array([len(bits) for bits in token_bits]),
-        num_bytes=np.array([text.token_bytes[story].sum() for story in text.stories]),
+        num_bytes=np.array([text.token_bytes[story].sum() for story in text.documents]),
     )
     floor_bits = np.array([derivation.bits for _, derivation in derived])
-    excess = account_excess(derived, text.stories, token_bits, text.token_bytes)
+    excess = account_excess(derived, text.documents, token_bits, text.token_bytes)
     return TextEvaluation(evaluation, floor_bits, excess)
 
 
@@ -210,57 +210,25 @@ def find_floor(file: Path, num_stories: int) -> np.ndarray[tuple[int], np.dtype[
     return np.array(bits) if len(bits) == num_stories else None
 
 
-def is_of_storybook(run: Run) -> bool:
-    """Return whether a run was trained on the storybook.
-
-    The record of its data decides, or else the beginning of its data, or else its last sample.
-    """
-    try:
-        data = run.settings.get("data.train")
-        name = read_corpus_name(data)
-        if name is not None:
-            return name == "storybook"
-        text = _read_first_document(run, data) or _read_last_sample(run)
-    except (BytewrightError, OSError):
-        return False
-    if not text:
-        return False
-    parse = Storybook.load().parse(text)
-    return parse.leaves_at is None or parse.leaves_at >= RECOGNISED_CHARACTERS
-
-
-def _read_first_document(run: Run, data: object) -> str:
-    """Return the first document of the training data, truncated; an empty text if the data are missing."""
-    if not isinstance(data, str) or not Path(data).exists():
-        return ""
-    text = run.tokenizer.decode(TokenFile.open(data).tokens[:DECODED_TOKENS])
-    return text.split(END_OF_TEXT)[0].strip()
-
-
-def _read_last_sample(run: Run) -> str:
-    samples = run.samples
-    return samples[max(samples)].strip() if samples else ""
-
-
-def split_stories(tokens: Tokens, end: int, *, newline: int | None = None) -> list[Tokens]:
+def split_documents(tokens: Tokens, end: int, *, newline: int | None = None) -> list[Tokens]:
     """Split token ids at the end tokens, which are dropped; ids after the last one are dropped too.
 
-    If end tokens are on lines of their own, every story but the first begins with the newline after an end
-    token. If `newline` is the id of that token, it is prepended to the first story, so that all are evaluated
+    If end tokens are on lines of their own, every document but the first begins with the newline after an end
+    token. If `newline` is the id of that token, it is prepended to the first one, so that all are evaluated
     alike.
 
     >>> tokens = np.array([5, 6, 0, 1, 7, 0], dtype=np.uint16)
-    >>> [story.tolist() for story in split_stories(tokens, end=0, newline=1)]
+    >>> [document.tolist() for document in split_documents(tokens, end=0, newline=1)]
     [[1, 5, 6], [1, 7]]
     """
     ends = np.flatnonzero(tokens == end)
     starts = np.concatenate(([0], ends[:-1] + 1)) if len(ends) else ends
-    stories = [tokens[first:last] for first, last in zip(starts, ends, strict=True)]
-    if newline is not None and stories:
+    documents = [tokens[first:last] for first, last in zip(starts, ends, strict=True)]
+    if newline is not None and documents:
         after_end = tokens[ends[0] + 1 : ends[0] + 2]
-        if after_end.tolist() == [newline] and stories[0][:1].tolist() != [newline]:
-            stories[0] = np.insert(stories[0], 0, newline)  # type: ignore[assignment]
-    return stories
+        if after_end.tolist() == [newline] and documents[0][:1].tolist() != [newline]:
+            documents[0] = np.insert(documents[0], 0, newline)  # type: ignore[assignment]
+    return documents
 
 
 def evaluate_stories(
@@ -299,7 +267,8 @@ def check_lengths(stories: Sequence[Tokens], context_length: int) -> None:
     if len(stories[longest]) + 1 > context_length:
         message = (
             f"story {longest + 1} has {len(stories[longest])} tokens, but a context of {context_length} holds"
-            f" {context_length - 1} and the end token"
+            f" {context_length - 1} and the end token; evaluate a model with a longer context, or remove this"
+            " story"
         )
         raise UsageError(message, expected=context_length - 1, found=len(stories[longest]))
 
