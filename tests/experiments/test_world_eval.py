@@ -17,8 +17,9 @@ from bytewright.corpus.worldbook.files import write_worldbook
 from bytewright.data.sampler import Tokens
 from bytewright.errors import UsageError
 from bytewright.experiments.evaluation.story_eval import evaluate_stories, evaluate_text
-from bytewright.experiments.evaluation.token_eval import evaluate_tokens, plan_windows
+from bytewright.experiments.evaluation.token_eval import evaluate_tokens
 from bytewright.experiments.evaluation.world_eval import account_excess
+from bytewright.generate.windows import plan_windows
 from bytewright.model import ModelConfig, TransformerLM
 from bytewright.storage.manifest import manifest_path_of
 from bytewright.tokenizer import Tokenizer
@@ -61,22 +62,13 @@ def test_long_documents_are_read_with_at_least_half_a_context(batch_size: int) -
     )
     assert told[-1] == (2, 2)
     ids = [END, *documents[0].tolist(), END]
-    for window in plan_windows(0, len(ids), context):
+    for window in plan_windows(len(ids), context):
         assert window.end - window.start <= context + 1
         for place in range(window.first, window.end):
             assert place - window.start >= min(place, context // 2)
             logits = model(torch.tensor([ids[window.start : place]]))[0, -1].double()
             expected = -torch.log_softmax(logits, dim=-1)[ids[place]].item() / math.log(2)
             assert found[0][place - 1] == pytest.approx(expected, rel=1e-4)
-
-
-def test_every_id_but_the_first_is_predicted_once() -> None:
-    for num_ids in range(2, 40):
-        for context in range(1, 9):
-            windows = list(plan_windows(0, num_ids, context))
-            predicted = [place for each in windows for place in range(each.first, each.end)]
-            assert predicted == list(range(1, num_ids))
-            assert all(each.start >= 0 for each in windows)
 
 
 def test_a_perfect_model_of_bytes_has_no_excess_in_any_row() -> None:

@@ -17,6 +17,7 @@ from bytewright.generate.interpret import (
     token_losses,
 )
 from bytewright.generate.reference import generate_reference
+from bytewright.generate.windows import plan_windows
 from bytewright.model import TransformerLM
 from bytewright.model.attention import MultiHeadSelfAttention, split_heads
 from model_choices import CHOICES, SMALL, small_config
@@ -56,13 +57,21 @@ def test_losses_of_a_long_text_use_at_least_half_a_context(extra: int) -> None:
     losses = token_losses(model, ids, progress=lambda done, total: seen.append((done, total)))
     assert len(losses) == len(ids) - 1
     assert seen[-1] == (len(ids) - 1, len(ids) - 1)
-    for place in range(length, len(losses)):
-        starts = range(0, len(ids), length // 2)
-        start = next(start for start in starts if start + length > place)
-        assert place - start >= length // 2
-        last = model(torch.tensor(ids[start : place + 1]))[-1]
-        expected = last.logsumexp(-1) - last[ids[place + 1]]
-        torch.testing.assert_close(losses[place], expected)
+    for start, first, end in plan_windows(len(ids), length):
+        assert end - start <= length + 1
+        for place in range(first, end):
+            assert place - start >= min(place, length // 2)
+            last = model(torch.tensor(ids[start:place]))[-1]
+            torch.testing.assert_close(losses[place - 1], last.logsumexp(-1) - last[ids[place]])
+
+
+def test_every_id_but_the_first_is_predicted_once() -> None:
+    for num_ids in range(2, 40):
+        for context in range(1, 9):
+            windows = list(plan_windows(num_ids, context))
+            predicted = [place for each in windows for place in range(each.first, each.end)]
+            assert predicted == list(range(1, num_ids))
+            assert all(each.start >= 0 for each in windows)
 
 
 @pytest.mark.parametrize("implementation", ["fused", "reference"])

@@ -21,6 +21,7 @@ from bytewright.errors import UsageError, wrong_value
 from bytewright.generate.generator import Generator
 from bytewright.generate.reference import check_ids, check_prompts
 from bytewright.generate.sampling import SamplingConfig, check_chosen, choose_tokens, draw_uniforms
+from bytewright.generate.windows import plan_windows
 from bytewright.model.layers import at_least_float32, softmax
 from bytewright.model.transformer import TransformerLM
 
@@ -37,26 +38,20 @@ def token_losses(
 ) -> Float[Tensor, " seq_minus_one"]:
     """Return -ln p of each token after the first, given the tokens before it.
 
-    A text longer than the context is read in windows that overlap by half. So every token after the first
-    window has at least half a context before it. `progress` receives the scored tokens and their total.
+    A text longer than the context is read in overlapping windows. So every token after the first window has
+    at least half a context before it. `progress` receives the scored tokens and their total.
     """
     check_ids(model.config, ids, "ids")
     if len(ids) < 2:
         raise wrong_value("ids", "at least two tokens: the first is not predicted", list(ids))
     tokens = torch.tensor(list(ids), device=_device(model))
-    length = model.config.context_length
     losses: list[Tensor] = []
-    num_scored = 0
-    for start in range(0, len(ids) - 1, max(1, length // 2)):
-        window = tokens[start : start + length + 1]
-        log_probabilities = torch.log_softmax(at_least_float32(model(window[:-1])), dim=-1)
-        scored = -log_probabilities.gather(-1, window[1:, None]).squeeze(-1)
-        losses.append(scored[num_scored - start :])
-        num_scored = start + len(scored)
+    for start, first, end in plan_windows(len(ids), model.config.context_length):
+        logits = at_least_float32(model(tokens[start : end - 1]))
+        log_probabilities = torch.log_softmax(logits, dim=-1)[first - start - 1 :]
+        losses.append(-log_probabilities.gather(-1, tokens[first:end, None]).squeeze(-1))
         if progress is not None:
-            progress(num_scored, len(ids) - 1)
-        if num_scored == len(ids) - 1:
-            break
+            progress(end - 1, len(ids) - 1)
     return torch.cat(losses)
 
 

@@ -126,7 +126,7 @@ class TokenLosses(_ModelCommand):
     """Print the loss of every token of a text: -ln of the probability that the model gave it.
 
     The text is scored as a document of a corpus: after <|endoftext|> and a line break. A text longer than the
-    context is read in windows that overlap by half.
+    context is read in overlapping windows, so that later tokens have at least half a context before them.
 
     For example:
       bytewright losses runs/tiny --text 'Once there was a kitten.'

@@ -3,16 +3,15 @@
     ids    = [end] + document + [end]
     result = -log2 p(ids[i] | the ids before it that fit into the context) for i = 1, 2, …
 
-A long document is read in overlapping windows. The first window predicts as many tokens as fit. Each further
-window predicts half as many, so that every token has at least half a context before it.
+A long document is read in overlapping windows (`generate.windows`). So every token after the first window has
+at least half a context before it.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -21,32 +20,10 @@ from torch import Tensor
 
 from bytewright.data.sampler import Tokens
 from bytewright.formatting import Progress
+from bytewright.generate.windows import plan_windows
 from bytewright.model import TransformerLM
 from bytewright.model.layers import at_least_float32
 from bytewright.model.loss import choose_chunk_size
-
-
-@dataclass(frozen=True)
-class Window:
-    """A part of a document: the model reads ids `start` … `end`-1 and predicts those from `first` on."""
-
-    document: int
-    start: int
-    first: int
-    end: int
-
-
-def plan_windows(document: int, num_ids: int, context_length: int) -> Iterator[Window]:
-    """Yield the windows of a document; together they predict every id but the first once.
-
-    >>> [(each.start, each.first, each.end) for each in plan_windows(0, num_ids=10, context_length=4)]
-    [(0, 1, 5), (2, 5, 7), (4, 7, 9), (5, 9, 10)]
-    """
-    end = min(num_ids, context_length + 1)
-    yield Window(document, 0, 1, end)
-    while end < num_ids:
-        first, end = end, min(num_ids, end + max(1, context_length // 2))
-        yield Window(document, end - context_length - 1, first, end)
 
 
 def evaluate_tokens(
@@ -62,24 +39,27 @@ def evaluate_tokens(
     bits = [np.zeros(len(each) - 1) for each in ids]
     context_length = model.config.context_length
     windows = [
-        each for number, row in enumerate(ids) for each in plan_windows(number, len(row), context_length)
+        (number, window)
+        for number, row in enumerate(ids)
+        for window in plan_windows(len(row), context_length)
     ]
-    windows.sort(key=lambda window: window.end - window.start)  # similar lengths share a batch
+    windows.sort(key=lambda each: each[1].end - each[1].start)  # similar lengths share a batch
     device = model.output_weight.device
-    unfinished = Counter(window.document for window in windows)
+    unfinished = Counter(document for document, _ in windows)
     done = 0
     for first in range(0, len(windows), batch_size):
         batch = windows[first : first + batch_size]
-        rows = torch.full((len(batch), batch[-1].end - batch[-1].start), end, dtype=torch.long)
-        for row, window in zip(rows, batch, strict=True):
-            part = ids[window.document][window.start : window.end]
+        longest = batch[-1][1]
+        rows = torch.full((len(batch), longest.end - longest.start), end, dtype=torch.long)
+        for row, (document, window) in zip(rows, batch, strict=True):
+            part = ids[document][window.start : window.end]
             row[: len(part)] = torch.from_numpy(part)
         found = compute_losses(model, rows.to(device)).cpu().double().numpy() / math.log(2)
-        for row_bits, window in zip(found, batch, strict=True):
+        for row_bits, (document, window) in zip(found, batch, strict=True):
             kept = slice(window.first - window.start - 1, window.end - window.start - 1)
-            bits[window.document][window.first - 1 : window.end - 1] = row_bits[kept]
-            unfinished[window.document] -= 1
-            done += not unfinished[window.document]
+            bits[document][window.first - 1 : window.end - 1] = row_bits[kept]
+            unfinished[document] -= 1
+            done += not unfinished[document]
         if progress is not None:
             progress(done, len(ids))
     return bits
