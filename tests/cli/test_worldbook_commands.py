@@ -48,12 +48,16 @@ def test_check_recognises_the_book_and_the_world(run: RunCommand, tmp_path: Path
     report = json.loads(run("corpus", "check", out, "--json").out)
     assert (report["book"], report["consistent"], report["copies"]) == ("worldbook", 1.0, None)
     manifest_path_of(out).unlink()
-    report = json.loads(run("corpus", "check", out, "--json").out)
+    outcome = run("corpus", "check", out, "--json")
+    assert "world.txt.json" in outcome.err
+    report = json.loads(outcome.out)
     stated, right = report["facts"]["fact"]
     assert (report["well_formed"], right < stated / 2) == (1.0, True), "the default world has other facts"
     first = next(n for n, each in enumerate(report["documents"], 1) if not each["is_consistent"])
     assert f"document {first} states wrong facts" in run("corpus", "check", out).out
-    assert json.loads(run("corpus", "check", out, "--world", 8, "--json").out)["consistent"] == 1.0
+    outcome = run("corpus", "check", out, "--world", 8, "--json")
+    assert json.loads(outcome.out)["consistent"] == 1.0
+    assert "world.txt.json" not in outcome.err
 
 
 def test_check_lists_documents_that_leave_the_grammar(run: RunCommand, tmp_path: Path) -> None:
@@ -113,4 +117,7 @@ def test_a_file_in_place_of_the_manifest_is_not_replaced(run: RunCommand, tmp_pa
 def test_a_wrong_option_is_one_sentence(run: RunCommand, tmp_path: Path, words: tuple[str, ...]) -> None:
     outcome = run("corpus", "worldbook", *words, "--out", tmp_path / "a.txt")
     assert (outcome.code, outcome.out) == (2, "")
+    assert words[-2].removeprefix("--") in outcome.err
+    if words[1] == "1MB":
+        assert words[-2] in outcome.err, "the message names the option, not the argument of a function"
     assert not list(tmp_path.iterdir())

@@ -15,6 +15,7 @@ from bytewright.corpus.storybook import write_stories
 from bytewright.data.sampler import Tokens
 from bytewright.errors import UsageError
 from bytewright.experiments.evaluation.story_eval import (
+    DocumentTokens,
     StoryEvaluation,
     evaluate_stories,
     evaluate_text,
@@ -103,6 +104,14 @@ def test_the_first_story_gets_the_newline_that_the_others_begin_with() -> None:
     assert split(5, END, 6, END) == [[5], [6]], "the other stories have no newline"
     assert split(END, 1, 6, END) == [[1], [1, 6]]
     assert split(5, END) == [[5]]
+
+
+def test_a_tokenizer_without_the_end_token_is_rejected(tmp_path: Path) -> None:
+    file = tmp_path / "a.txt"
+    file.write_text("An owl slept.\n<|endoftext|>\n")
+    tokenizer = Tokenizer.from_vocabulary(train_tokenizer(file, 260, []).vocabulary)
+    with rejects(UsageError, expected="<|endoftext|>"):
+        DocumentTokens.read(file, tokenizer)
 
 
 def test_a_story_that_does_not_fit_into_the_context_is_rejected_by_number() -> None:

@@ -136,7 +136,7 @@ def test_without_the_manifest_the_facts_of_another_world_have_no_floor(told: Pat
     (tmp_path / "world.txt").write_text(text)
     with pytest.raises(UsageError, match="context") as caught:  # these documents are longer than the context
         evaluate_text(told / "run", tmp_path / "world.txt")
-    assert "without a manifest" in str(caught.value), "the cause that a user can remove"
+    assert "world.txt.json" in str(caught.value), "the cause that a user can remove"
     documents = (each.text for each in Worldbook(WORLD).documents("test"))
     short = next(
         each for each in documents if len(each) < 130 and not check_document(BOOK, each).is_consistent

@@ -217,6 +217,8 @@ class CheckStories:
                 report = check_story_file(self.source, is_of_other_book=is_of_other_book, **settings)
         copies = None if self.train is None else report.copies
         print_other_book(self.source, report)
+        if self.world is None:
+            print_default_world(self.source, report)
         if isinstance(report, CheckReport):
             if len(report.stories) == 1 and END_OF_TEXT.encode() not in atomic.read_bytes(self.source):
                 console.print_remark(
@@ -255,7 +257,10 @@ def make_world(seed: int, exponent: str, num_people: int) -> World:
         power = Decimal(exponent)
     except InvalidOperation:
         raise wrong_value("--exponent", "a number such as 1.25", exponent) from None
-    return World(seed=seed, exponent=power, num_people=num_people)
+    try:
+        return World(seed=seed, exponent=power, num_people=num_people)
+    except UsageError as error:
+        raise wrong_value(f"--{error.key}", str(error.expected), error.found) from None
 
 
 def story_report_fields(report: CheckReport, copies: float | None) -> dict[str, object]:
@@ -356,6 +361,21 @@ def print_other_book(source: Path, report: CheckReport | WorldReport) -> None:
             f" against the {book}, since the first {TEXTS_RECOGNISED} decide. Check the texts of each book in"
             " a file of their own."
         )
+
+
+def print_default_world(source: Path, report: CheckReport | WorldReport) -> None:
+    """Print a remark if a text without a manifest has facts that are wrong in the default world."""
+    from bytewright.corpus.worldbook import World
+    from bytewright.corpus.worldbook.check import WorldReport
+
+    manifest = manifest_path_of(source)
+    if isinstance(report, WorldReport) and not manifest.is_file():
+        stated, right = report.right_facts("fact")
+        if right < stated:
+            console.print_remark(
+                f"{source} has no manifest {manifest.name}, so its facts were checked in the default world"
+                f" {World().seed}. If it is about another world, give --world, --exponent and --people."
+            )
 
 
 def _print_first(problems: Sequence[str]) -> None:

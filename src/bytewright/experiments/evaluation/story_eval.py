@@ -157,7 +157,7 @@ def evaluate_text(
         evaluation = text.evaluate(model, progress)
     except UsageError as error:
         mismatch = describe_mismatch(file)
-        raise UsageError.at(file, f"{error}; {mismatch}" if mismatch else error) from None
+        raise UsageError.at(file, f"{mismatch}; {error}" if mismatch else error) from None
     return TextEvaluation(evaluation, find_floor(file, len(text.documents)), mismatch=describe_mismatch(file))
 
 

@@ -28,6 +28,7 @@ from bytewright.corpus.worldbook.check import check_document, recognise_book
 from bytewright.corpus.worldbook.files import read_world_manifest
 from bytewright.data.sampler import Tokens
 from bytewright.errors import BytewrightError
+from bytewright.storage.manifest import manifest_path_of
 
 TEXT = DerivedChoice(kind="text", rule="text", start=0, end=0, weight=1, total=1, depth=0)
 """The owner of text that no choice shows."""
@@ -133,7 +134,8 @@ def describe_mismatch(file: Path) -> str:
                 place = checked.leaves_at_character
                 leaves = f"leaves the grammar at character {place}"
                 problem = "states wrong facts" if place is None else leaves
-                source = "as in the manifest" if manifest else "which is the default without a manifest"
+                default = f"which is the default without the manifest {manifest_path_of(file).name}"
+                source = "as in the manifest" if manifest else default
                 return f"document {number} {problem} in the world with seed {world.seed}, {source}"
     except BytewrightError:
         return ""
