@@ -1,4 +1,4 @@
-//! The compiled grammar; `grammar.py` explains its parts. Names are indices into the tables of the program.
+//! The compiled grammar; `template_parts.py` explains its parts. Names are indices into the tables of the program.
 
 /// A part of a template.
 #[derive(Clone, Copy, Debug)]
