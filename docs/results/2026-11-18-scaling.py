@@ -671,7 +671,34 @@ assert best_sizes[0]["interval"][1] < 2e6, "the expectation of the lowest level 
 
 best_size_exponent = fits["test"]["optima"]["best_size_exponent"]
 
+# Statements about rates, the lowest level and the record
+
+
+def best_rate(width: int) -> float:
+    """Return the rate with the lowest validation loss at a width."""
+    runs = [run for run in measured["runs"] if run["sweep"] == "isoflop_rate" and run["width"] == width]
+    return min(runs, key=lambda run: (run["seed"], run["validation_loss"]))["lr"]
+
+
+best_rates = {width: spell(best_rate(width)) for width in (128, 256, 512)}
+assert best_rates[256] == spell(measured["lr"])
+parabola = fits["test"]["levels"][0]["estimates"]["lowest"]
+lowest_mean = min(mean(losses(group)) for group in levels["5e14"])
+assert parabola["interval"][1] < lowest_mean
+sizes_of_levels = [each["estimates"]["best_size"] for each in fits["test"]["levels"]]
+for times, size in zip((2, 4), sizes_of_levels[1:], strict=True):
+    assert size["interval"][0] < times * sizes_of_levels[0]["value"] < size["interval"][1]
+lower_at_usual_rate = [
+    run["test_bits_per_byte"] > runs_of[run["width"], run["tokens"]][run["seed"]]["test_bits_per_byte"]
+    for run in at_other_rate
+]
+assert len(lower_at_usual_rate) - sum(lower_at_usual_rate) == 1
+without_commit = sum("commit" not in run for run in measured["runs"])
 FIGURES = [
+    f"best rates are {best_rates[128]} at width\n128, {best_rates[256]} at width 256 and {best_rates[512]} at"
+    " width 512",
+    f"minimum is {lowest_mean - parabola['value']:.4f} below the mean loss at width 128",
+    f"{without_commit} runs, those of the first version",
     f"{len(measured['runs'])} runs on one H200",
     f"{len(measured['points'])} runs are points of",
     f"{num_isotoken} runs compare sizes at {EQUAL_TOKENS / MILLION:.1f} million tokens. Of these,"
@@ -780,6 +807,11 @@ FIGURES = [
     f" {percent((lowest_run['test_bits_per_byte'] - entropy) / entropy)}",
 ]
 GIVEN = {
+    "expected 4e-3 at all": "isoflop_rate.toml",
+    "At width 512, the chosen rate": "the recipe",
+    "had a rate of 1e-3": "2026-11-19-sizes.md",
+    "run at 2e-3\n  with": "the record of the runs",
+    "predictions at 06:07, recipes at 06:09, results at 06:47": "git log",
     "after 100 readings": "the predictions",
     '"100 readings" are': "the predictions",
     "context of 512 tokens": "the recipes",
