@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from bytewright.studio.folder import StudioFolder
 from bytewright.studio.watch import RunTable
 from bytewright.train.metrics_log import MetricsReader, dump_line, read_metrics
 from studios import append_records, make_record, write_run
+from users import ordinary_user
 
 NUM_RUNS = 40
 
@@ -75,6 +77,20 @@ def test_a_scan_follows_no_links_and_is_bounded(tmp_path: Path, monkeypatch: pyt
     scan = StudioFolder(inside).scan()
     assert not scan.runs
     assert not scan.is_complete
+
+
+def test_a_run_without_permission_is_broken_and_hides_no_other_run() -> None:
+    with tempfile.TemporaryDirectory() as name:  # other users cannot read pytest's folder
+        folder = Path(name)
+        folder.chmod(0o755)
+        write_run(folder / "open")
+        write_run(folder / "closed").chmod(0o644)  # the names of its files can be listed, and nothing else
+        with ordinary_user():
+            table = RunTable(StudioFolder(folder))
+            table.refresh()
+        (folder / "closed").chmod(0o755)
+        states = {run.name: run.summary["state"] for run in table.runs.values()}
+    assert states == {"closed": "broken", "open": "complete"}
 
 
 @pytest.mark.parametrize("name", ["missing", "file"])

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
-import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -22,6 +20,7 @@ from bytewright.tokenizer.train import (
     train_tokenizer,
 )
 from rejection import rejects
+from users import ordinary_user
 
 CATASTROPHE = "(?:a|(?=a)a)+b|[a ]{1,3}"
 """Backtracking that doubles with each letter, until the engine fails."""
@@ -165,19 +164,6 @@ def test_a_failure_leaves_the_counts_unchanged(tmp_path: Path) -> None:
     with pytest.raises(StorageError):
         counter.add_files([str(tmp_path / "fine.txt"), str(tmp_path / "missing.txt")], 2, None)
     assert counter.counts() == before
-
-
-@contextlib.contextmanager
-def ordinary_user() -> Iterator[None]:
-    """Drop the permission to read everything in the block."""
-    is_root = os.geteuid() == 0
-    if is_root:
-        os.seteuid(65534)
-    try:
-        yield
-    finally:
-        if is_root:
-            os.seteuid(0)
 
 
 def test_an_unreadable_subfolder_is_an_error() -> None:

@@ -115,25 +115,31 @@ def _scan(root: Path) -> Scan:
             break
         budget -= 1
         try:
-            entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
-            folders = [entry.name for entry in entries if _is_folder(entry)]
-            files = [entry.name for entry in entries if entry.is_file(follow_symlinks=False)]
-        except OSError:
+            folders = _scan_folder(scan, root, folder)
+        except OSError:  # no permission, also if only for what the folder contains; or it was removed
             continue
-        run = Run(folder)
-        is_run = _is_run(run, files, folders)
-        if is_run:
-            _add(scan.runs, root, folder)
-            if (tokenizer := run.tokenizer_path) is not None and not tokenizer.is_symlink():
-                _add(scan.tokenizers, root, tokenizer)
-        elif any(name in files for name in TOKENIZER_FILES):
-            _add(scan.tokenizers, root, folder)
-        for name in files:
-            if name.endswith(REPORT_SUFFIX):
-                _add(scan.reports, root, folder / name)
-        if not is_run and depth < MAX_DEPTH:
-            pending += [(folder / name, depth + 1) for name in reversed(folders)]
+        if depth < MAX_DEPTH:
+            pending += [(each, depth + 1) for each in reversed(folders)]
     return scan
+
+
+def _scan_folder(scan: Scan, root: Path, folder: Path) -> list[Path]:
+    """Add what a folder contains to `scan`; return the folders in it, unless it is a run."""
+    entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+    folders = [entry.name for entry in entries if _is_folder(entry)]
+    files = [entry.name for entry in entries if entry.is_file(follow_symlinks=False)]
+    run = Run(folder)
+    is_run = _is_run(run, files, folders)
+    if is_run:
+        _add(scan.runs, root, folder)
+        if (tokenizer := run.tokenizer_path) is not None and not tokenizer.is_symlink():
+            _add(scan.tokenizers, root, tokenizer)
+    elif any(name in files for name in TOKENIZER_FILES):
+        _add(scan.tokenizers, root, folder)
+    for name in files:
+        if name.endswith(REPORT_SUFFIX):
+            _add(scan.reports, root, folder / name)
+    return [] if is_run else [folder / name for name in folders]
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:

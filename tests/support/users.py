@@ -1,0 +1,20 @@
+"""The permissions of an ordinary user, for tests that may run as root."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+
+
+@contextlib.contextmanager
+def ordinary_user() -> Iterator[None]:
+    """Drop the permission to read everything in the block. Other users cannot read pytest's folders."""
+    is_root = os.geteuid() == 0
+    if is_root:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        if is_root:
+            os.seteuid(0)
