@@ -210,17 +210,17 @@ def test_a_client_that_leaves_ends_its_generation(opened: Opened, monkeypatch: p
 
 def test_at_most_two_models_are_kept_and_a_new_checkpoint_is_loaded(opened: Opened, tmp_path: Path) -> None:
     models = Models(StudioFolder(opened.folder))
-    loaded = [models.get(id) for id in opened.ids.values()]
-    assert len(models._open) == MAX_MODELS
-    assert models.get(list(opened.ids.values())[-1]) is loaded[-1]
+    loaded = [models.load(id) for id in opened.ids.values()]
+    assert len(models._loaded) == MAX_MODELS
+    assert models.load(list(opened.ids.values())[-1]) is loaded[-1]
     shutil.copytree(opened.folder / "run", tmp_path / "run")
     models = Models(StudioFolder(tmp_path))
     (id,) = models.folder.scan().runs
-    first = models.get(id)
+    first = models.load(id)
     checkpoints = tmp_path / "run" / "checkpoints"
     (old,) = [path for path in checkpoints.iterdir() if path.name.startswith("step-")]
     old.rename(old.with_name(old.name[:-1] + "3"))
-    assert models.get(id) is not first
+    assert models.load(id) is not first
 
 
 def test_models_of_the_storybook_are_recognised_by_their_data_or_else_by_their_samples(

@@ -45,14 +45,14 @@ def make_routes(studio: Studio) -> list[BaseRoute]:
 
 
 def _read(studio: Studio, body: Json) -> dict[str, Any]:
-    opened = studio.models.get(body["run"].as_text())
-    model, config = opened.model, opened.model.config
+    loaded = studio.models.load(body["run"].as_text())
+    model, config = loaded.model, loaded.model.config
     top = read_integer(body.get("top"), 5, least=1, most=MAX_TOP)
-    ids = encode_document(opened.tokenizer, read_request_text(body))
+    ids = encode_document(loaded.tokenizer, read_request_text(body))
     num_tokens = len(ids)
     ids = ids[: max_tokens(config.num_layers * config.num_heads, config.context_length)]
     weights, notice = None, ""
-    with opened.lock:
+    with loaded.lock:
         lens = logit_lens(model, ids, top=min(top, config.vocab_size))
         norms = residual_norms(model, ids)
         try:
@@ -65,7 +65,7 @@ def _read(studio: Studio, body: Json) -> dict[str, Any]:
     return {
         "ids": ids,
         "num_tokens": num_tokens,
-        "texts": {id: opened.token_text(id) for id in sorted(shown)},
+        "texts": {id: loaded.token_text(id) for id in sorted(shown)},
         "num_layers": config.num_layers,
         "num_heads": config.num_heads,
         "norms": [[round(value, 4) for value in row] for row in norms.tolist()],

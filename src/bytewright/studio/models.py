@@ -31,8 +31,8 @@ MAX_POSITIONS = 300
 """How many positions are cached, so that a continued branch is not parsed again from its beginning."""
 
 
-class OpenModel:
-    """A loaded model with its tokenizer."""
+class LoadedModel:
+    """A model in memory, with its tokenizer."""
 
     def __init__(self, saved: SavedModel) -> None:
         self.checkpoint = saved.checkpoint
@@ -113,21 +113,21 @@ class Models:
     def __init__(self, folder: StudioFolder) -> None:
         self.folder = folder
         self._lock = threading.Lock()
-        self._open: OrderedDict[str, OpenModel] = OrderedDict()
+        self._loaded: OrderedDict[str, LoadedModel] = OrderedDict()
 
-    def get(self, id: str) -> OpenModel:
+    def load(self, id: str) -> LoadedModel:
         """Return the model of the best checkpoint of a run; load it unless it is in memory."""
         run = self.folder.find_run(id)
         with self._lock:
             saved = open_model(run.path)
-            opened = self._open.pop(id, None)
-            if opened is None or opened.checkpoint != saved.checkpoint:
-                while len(self._open) >= MAX_MODELS:
-                    self._open.popitem(last=False)
-                opened = None  # frees the earlier checkpoint before the new one is loaded
-                opened = OpenModel(saved)
-            self._open[id] = opened
-            return opened
+            loaded = self._loaded.pop(id, None)
+            if loaded is None or loaded.checkpoint != saved.checkpoint:
+                while len(self._loaded) >= MAX_MODELS:
+                    self._loaded.popitem(last=False)
+                loaded = None  # frees the earlier checkpoint before the new one is loaded
+                loaded = LoadedModel(saved)
+            self._loaded[id] = loaded
+            return loaded
 
     def list_runs(self) -> list[dict[str, object]]:
         """Return the runs that have a checkpoint and a tokenizer, those written last first."""

@@ -37,7 +37,7 @@ from bytewright.model.layers import at_least_float32
 from bytewright.serve.protocol import json_response, read_body, read_integer, read_sampling
 from bytewright.storage.json_reader import Json
 from bytewright.studio.context import Event, EventStream, Studio
-from bytewright.studio.models import OpenModel, check_finite, read_request_text
+from bytewright.studio.models import LoadedModel, check_finite, read_request_text
 
 NUM_CANDIDATES = 10
 """A distribution lists this many of the likeliest tokens by the model, and as many by the grammar."""
@@ -71,14 +71,14 @@ def make_routes(studio: Studio) -> list[BaseRoute]:
 class _Settings:
     """The model and the sampling settings of a request."""
 
-    model: OpenModel
+    model: LoadedModel
     sampling: SamplingConfig
     has_truth: bool
     """Whether true probabilities are included."""
 
 
 def _read_settings(studio: Studio, body: Json) -> _Settings:
-    model = studio.models.get(body["run"].as_text())
+    model = studio.models.load(body["run"].as_text())
     sampling = read_sampling(body, model.tokenizer)
     max_tokens = read_integer(body.get("max_tokens"), 100, least=1, most=MAX_NEW_TOKENS)
     sampling = replace(sampling, max_new_tokens=max_tokens, num_ids=model.num_ids)
