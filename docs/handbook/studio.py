@@ -2,5 +2,5 @@
 
 from bytewright.studio.context import MAX_STREAMS
 
-FIGURES = [f"At most {MAX_STREAMS} pages can follow runs"]
+FIGURES = [f"At most {MAX_STREAMS} streams can be open"]
 GIVEN = {"is answered with 503": "a code of HTTP"}

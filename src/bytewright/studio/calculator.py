@@ -100,7 +100,9 @@ def predict_costs(body: Json) -> dict[str, Any]:
     batch_size = read_integer(body.get("batch_size"), 1, least=1, most=MAX_BATCH)
     accumulate = read_integer(body.get("accumulate"), 1, least=1, most=batch_size)
     if batch_size % accumulate:
-        message = f"a batch of {batch_size} cannot be divided into {accumulate} equal parts"
+        message = (
+            f"accumulate must divide batch_size {batch_size}, but is {accumulate}; choose one of its divisors"
+        )
         raise UsageError(message, key="accumulate", found=accumulate)
     optimizer, precision = body["optimizer"].as_text(), body["precision"].as_text()
     optimizers.check(optimizer, "optimizer")

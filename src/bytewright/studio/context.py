@@ -22,7 +22,7 @@ from bytewright.studio.models import Models
 
 NUM_THREADS = 4
 MAX_STREAMS = 48
-"""How many streams of events may be open; every page that shows runs has one."""
+"""How many streams of events may be open: one per visible page of Runs, and one per text being generated."""
 STREAM_HEADERS = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-store")]
 QUIET_SECONDS = 15.0
 """After this time without an event a comment is sent, so that proxies keep the connection."""
@@ -55,7 +55,10 @@ class Studio:
     def open_stream(self) -> Iterator[None]:
         """Count a stream while it is open; raise `RejectedError` with status 503 if there are too many."""
         if self.num_streams >= MAX_STREAMS:
-            message = f"{MAX_STREAMS} streams are open, the limit of the studio; close a page that shows it"
+            message = (
+                f"the studio has {MAX_STREAMS} open streams, which is the limit: one per visible page of"
+                " Runs, and one per text that is being generated; close a page, or stop a text"
+            )
             raise RejectedError(503, message)
         self.num_streams += 1
         try:

@@ -103,7 +103,7 @@ def make_routes(studio: Studio) -> list[BaseRoute]:
     async def encode(request: Request) -> Response:
         body = await read_body(request, ["tokenizer", "text"])
         text = body["text"].as_text()
-        if len(text.encode(errors="surrogatepass")) > MAX_TEXT_BYTES:
+        if len(text.encode()) > MAX_TEXT_BYTES:
             message = f"the text is longer than {MAX_TEXT_BYTES:,} bytes; shorten it"
             raise FormatError(message, key="text", expected=MAX_TEXT_BYTES)
         id, loaded = await studio.compute(cache.load_first, read_candidates(body["tokenizer"]))
