@@ -445,6 +445,13 @@ def test_keys_open_views_and_switch_the_colours(page: Page) -> None:
     page.find(".view-tokenizer h1")
     page.find("textarea").send_keys("3")  # in a text, a digit is a digit
     assert page.all(".view-tokenizer h1")
+    page.script("document.activeElement.blur()")
+    page.press("1")
+    page.find(".view-runs .choice label").click()  # the focus is then on a radio button
+    page.press(Keys.RIGHT)
+    page.until(lambda: "metric=bits_per_byte" in page.driver.current_url)
+    page.press("2")
+    page.find(".view-tokenizer h1")
     page.find("#nav a").send_keys(Keys.ENTER)
     page.find(".view-runs h1")
     page.press("t", "t")

@@ -62,7 +62,7 @@ async function openView() {
 /** Digits select views, unless the user writes text. */
 function handleKey(event) {
   if (event.ctrlKey || event.metaKey || event.altKey) return;
-  if (event.target.closest("input:not([type=range]):not([type=checkbox]), textarea, select, [contenteditable]")) return;
+  if (event.target.closest("input:not([type=range], [type=checkbox], [type=radio]), textarea, select, [contenteditable]")) return;
   const view = VIEWS[Number(event.key) - 1];
   if (view) {
     linkOf(view).click();
