@@ -37,7 +37,7 @@ from bytewright.tokenizer import Tokenizer
 from bytewright.train.run import Run
 from bytewright.train.run_model import write_imported_model
 from story_runs import train_on_stories
-from studios import HANG_SECONDS, OpenStudio, open_studio, read_events
+from studios import HANG_SECONDS, USER, OpenStudio, open_studio, read_events, write_chat_model
 
 CONTEXT = 512
 STORY = Storybook.load().story(seed=3, index=1).text
@@ -157,6 +157,21 @@ def test_a_stream_ends_at_a_full_context(opened: Opened) -> None:
     assert len(events) == 6 + 1
 
 
+def test_every_special_token_ends_a_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer = write_chat_model(tmp_path / "chat")
+    monkeypatch.setattr(write, "NUM_CANDIDATES", tokenizer.vocab_size)
+    with open_studio(tmp_path) as studio:
+        (run,) = studio.get("/api/write/runs").json()["runs"]
+        body = {"run": run["id"], "text": f"cat{USER}"}
+        read = studio.post("/api/write/read", body).json()
+        inside = studio.post("/api/inside/read", body).json()
+    stops = set(tokenizer.special_tokens.values())
+    assert len(stops) == 2
+    assert {each["id"] for each in read["next"]["candidates"] if each["stop"]} == stops
+    assert [each["text"] for each in read["tokens"] if each["stop"]] == [USER]
+    assert {each["text"] for each in inside["tokens"].values() if each["stop"]} >= {END_OF_TEXT, USER}
+
+
 @pytest.mark.parametrize(
     ("path", "body", "status", "key"),
     [
@@ -246,7 +261,7 @@ def test_inside_shows_what_the_library_returns(opened: Opened) -> None:
     ids = encode_document(opened.tokenizer, text)
     assert answer["ids"] == ids
     assert answer["num_tokens"] == len(ids)
-    assert answer["texts"][str(ids[0])] == END_OF_TEXT
+    assert answer["tokens"][str(ids[0])] == {"id": ids[0], "text": END_OF_TEXT, "stop": True}
     weights = attention_weights_by_layer(opened.model, ids)
     packed = np.frombuffer(base64.b64decode(answer["attention"]), np.uint8) / 255
     rows, columns = np.tril_indices(len(ids))

@@ -14,10 +14,11 @@ import pytest
 
 from browser_pages import Keys, Page, open_browser
 from bytewright.model import TransformerLM
+from bytewright.studio import write
 from bytewright.train.run import Run
 from bytewright.train.run_model import write_imported_model
 from story_runs import train_on_stories
-from studios import OpenStudio, open_studio
+from studios import USER, OpenStudio, open_studio, write_chat_model
 
 NUM_TOKENS = 20
 
@@ -194,6 +195,30 @@ def test_a_text_that_the_server_ends_is_not_complete(driver: Any, studio: OpenSt
         assert page.find(".write-buttons button:nth-of-type(3)").is_enabled()
         driver.get("about:blank")
         page.messages()
+
+
+def test_a_branch_with_a_special_token_is_complete(
+    driver: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokenizer = write_chat_model(tmp_path / "chat")
+    monkeypatch.setattr(write, "NUM_CANDIDATES", tokenizer.vocab_size)
+    with open_studio(tmp_path) as studio:
+        page = Page(driver, studio.url)
+        open_write(page, studio, run="chat")
+        page.click(".write-buttons button", 3)  # score only
+        page.until(lambda: page.all(".next-place"))
+        page.script(
+            f"""
+            const codes = [...document.querySelectorAll(".candidate code")];
+            codes.find((code) => code.textContent.includes("{USER}")).click();
+            """
+        )
+        page.until(lambda: len(page.all(".branch")) == 2)
+        assert "complete" in page.text(".write-status")
+        assert not page.find(".write-buttons button:nth-of-type(3)").is_enabled()  # continue
+        assert page.text(".piece:last-child") == page.text(".candidate[aria-current] code")
+        driver.get("about:blank")
+    assert page.messages() == []
 
 
 def test_a_model_of_another_text_has_no_true_probabilities_unless_requested(

@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import httpx2
 
-from bytewright.model import ModelConfig
+from bytewright.model import ModelConfig, TransformerLM
 from bytewright.serve.guard import GuardOptions
 from bytewright.serve.server import ServerOptions, listening_socket
 from bytewright.studio.app import StudioServer
@@ -19,19 +19,28 @@ from bytewright.tokenizer import Tokenizer, train_bpe
 from bytewright.train.config import BudgetConfig, DataConfig, OptimizerConfig, TrainConfig
 from bytewright.train.metrics_log import MetricsLog
 from bytewright.train.run_files import RunWriter
+from bytewright.train.run_model import write_imported_model
 
 HANG_SECONDS = 300
 TEXT = "the cat sat on the mat, and the other cat sat on the other mat. naïve café, 12 mats.\n" * 40
-END = "<|endoftext|>"
+END, USER = "<|endoftext|>", "<|user|>"
 
 
-def write_tokenizer(folder: Path, vocab_size: int) -> Tokenizer:
+def write_tokenizer(folder: Path, vocab_size: int, special_tokens: Sequence[str] = (END,)) -> Tokenizer:
     """Train a tokenizer on a few words and save it."""
     text = folder.parent / f"{folder.name}.txt"
     text.parent.mkdir(parents=True, exist_ok=True)
     text.write_text(TEXT)
-    tokenizer = Tokenizer(*train_bpe(text, vocab_size, [END]), [END])
+    tokenizer = Tokenizer(*train_bpe(text, vocab_size, list(special_tokens)), list(special_tokens))
     tokenizer.save(folder)
+    return tokenizer
+
+
+def write_chat_model(folder: Path) -> Tokenizer:
+    """Write a model without training, whose tokenizer has two special tokens: `END` and `USER`."""
+    tokenizer = write_tokenizer(folder.parent / "chat_tokenizer", 300, [END, USER])
+    config = ModelConfig(vocab_size=300, context_length=16, d_model=16, num_layers=1, num_heads=2)
+    write_imported_model(folder, TransformerLM(config), tokenizer.vocabulary)
     return tokenizer
 
 

@@ -65,7 +65,7 @@ def _read(studio: Studio, body: Json) -> dict[str, Any]:
     return {
         "ids": ids,
         "num_tokens": num_tokens,
-        "texts": {id: loaded.token_text(id) for id in sorted(shown)},
+        "tokens": {id: loaded.describe_token(id) for id in sorted(shown)},
         "num_layers": config.num_layers,
         "num_heads": config.num_heads,
         "norms": [[round(value, 4) for value in row] for row in norms.tolist()],

@@ -10,6 +10,7 @@ import functools
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
+from typing import Any
 
 from torch import Tensor
 
@@ -17,6 +18,7 @@ from bytewright.corpus.storybook import NextTokens, Position, Storybook
 from bytewright.errors import BytewrightError, DivergenceError, UsageError
 from bytewright.experiments.recognition import is_of_storybook
 from bytewright.generate import Generator
+from bytewright.generate.text import stop_tokens_of
 from bytewright.model import TransformerLM
 from bytewright.storage.json_reader import Json
 from bytewright.studio.folder import StudioFolder
@@ -40,6 +42,7 @@ class LoadedModel:
         self.model: TransformerLM = saved.load(device=select_device("auto"))
         self.lock = threading.Lock()
         """Held while the model runs: hooks that record activations record the calls of all threads."""
+        self.stop_ids = frozenset(stop_tokens_of(self.tokenizer))
         self.num_ids = min(self.tokenizer.vocab_size, self.model.config.vocab_size)
         self.is_of_storybook = is_of_storybook(saved.run)
 
@@ -53,7 +56,11 @@ class LoadedModel:
         """The true probabilities of stories; raises if the tokenizer does not support them."""
         return TrueTokens(self.tokenizer)
 
-    def token_text(self, id: int) -> str:
+    def describe_token(self, id: int) -> dict[str, Any]:
+        """Return a token for the page: its id, its text, and whether it ends a text."""
+        return {"id": id, "text": self._text_of(id), "stop": id in self.stop_ids}
+
+    def _text_of(self, id: int) -> str:
         """Return a token as text; bytes that are not UTF-8 are escaped."""
         if id >= self.tokenizer.vocab_size:
             return f"id {id}"

@@ -4,7 +4,8 @@
     POST /api/write/read      {run, text, …}   the tokens of a text, each with the distribution before it
     POST /api/write/stream    {run, ids, …}    events: a `token` for each new token, then `end`
 
-A text is read as the beginning of a document: after an end token and a line break. Probabilities of the model
+A text is read as the beginning of a document: after an end token and a line break. Each token has an id, a
+text, and `stop`, which says whether it ends a text, as every special token does. Probabilities of the model
 are without temperature and filters, so that they can be compared with the true ones. `drawn` is the
 probability with which a token is chosen under the settings of the request.
 
@@ -32,7 +33,7 @@ from bytewright.errors import UsageError
 from bytewright.generate import SamplingConfig
 from bytewright.generate.interpret import stream_with_logits
 from bytewright.generate.sampling import next_token_probabilities
-from bytewright.generate.text import encode_document, stop_tokens_of
+from bytewright.generate.text import encode_document
 from bytewright.model.layers import at_least_float32
 from bytewright.serve.protocol import json_response, read_body, read_integer, read_sampling
 from bytewright.storage.json_reader import Json
@@ -110,9 +111,9 @@ def _read(studio: Studio, body: Json) -> dict[str, Any]:
         _describe_token(settings, id, row, position, before)
         for id, row, position, before in zip(ids[1:], logits, positions[1:], after, strict=False)
     ]
-    has_end_token = ids[0] in stop_tokens_of(model.tokenizer)
+    has_end_token = ids[0] in model.stop_ids
     if not has_end_token:  # the first token of the text, which nothing predicts
-        tokens.insert(0, {"id": ids[0], "text": model.token_text(ids[0])})
+        tokens.insert(0, model.describe_token(ids[0]))
     return {
         "tokens": tokens,
         "start": ids[:1] if has_end_token else [],
@@ -150,7 +151,6 @@ async def _write(studio: Studio, settings: _Settings, ids: list[int]) -> AsyncGe
 def _generate(settings: _Settings, prompt: list[int]) -> Iterator[Event]:
     model, ids = settings.model, list(prompt)
     position = model.true_tokens.positions(ids)[-1] if settings.has_truth else None
-    stops = stop_tokens_of(model.tokenizer)
     num_written, reason = 0, "length"
     for id, logits in stream_with_logits(model.generator, ids, settings.sampling):
         row = logits.cpu()
@@ -158,7 +158,7 @@ def _generate(settings: _Settings, prompt: list[int]) -> Iterator[Event]:
         yield "token", _describe_token(settings, id, row, position, before)
         ids.append(id)
         num_written += 1
-        if id in stops:
+        if id in model.stop_ids:
             reason = "stop"
         elif settings.has_truth:
             position = model.true_tokens.after(ids, position)
@@ -190,8 +190,7 @@ def _describe_distribution(
         "entropy": _bits(-(probabilities * log_probabilities).sum()),
         "candidates": [
             {
-                "id": id,
-                "text": model.token_text(id),
+                **model.describe_token(id),
                 "p": float(probabilities[id]),
                 "drawn": float(drawn[id]),
                 **({} if position is None else {"true": truth.get(id, 0.0)}),
@@ -220,8 +219,7 @@ def _describe_token(
     """
     log_probability = torch.log_softmax(logits[: settings.model.num_ids].double(), dim=-1)[id]
     found = {
-        "id": id,
-        "text": settings.model.token_text(id),
+        **settings.model.describe_token(id),
         "bits": _bits(-log_probability),
         "before": before,
     }

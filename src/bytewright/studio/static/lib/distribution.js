@@ -56,7 +56,7 @@ export function drawCandidates(token, distribution, onChoose) {
       onclick: () => onChoose(each),
       title: "Continue with this token in a new branch",
     },
-    h("code", {}, tokenLabel(each.text)),
+    h("code", {}, tokenLabel(each)),
     h("span", { class: "bars" }, bar(each.p, "model"), hasTruth ? bar(each.true, "truth") : null),
     columns(
       "numbers",

@@ -79,26 +79,26 @@ export function isNumber(value) {
   return typeof value === "number" && Number.isFinite(value);
 }
 
-/** Return whether a token ends a text. */
-export function isEndToken(text) {
-  return text === "<|endoftext|>";
+/** Return a token {text, stop} as a part of a text; line breaks and tokens that end a text are visible. */
+export function tokenText(token) {
+  if (token.stop) return stopLabel(token.text);
+  return token.text === "\n" ? "↵\n" : token.text;
 }
 
-/** Return a token as a part of a text; line breaks and the end token are visible. */
-export function tokenText(text) {
-  if (isEndToken(text)) return "⟨end⟩";
-  return text === "\n" ? "↵\n" : text;
+/** Return a token {text, stop} as one line of text: spaces and line breaks are visible. */
+export function tokenLabel(token) {
+  if (token.stop) return stopLabel(token.text);
+  return token.text.replaceAll(" ", "␣").replaceAll("\n", "↵").replaceAll("\t", "⇥");
 }
 
-/** Return a token as one line of text: spaces and line breaks are visible. */
-export function tokenLabel(text) {
-  if (isEndToken(text)) return "⟨end⟩";
-  return text.replaceAll(" ", "␣").replaceAll("\n", "↵").replaceAll("\t", "⇥");
+/** Return a special token as text; each of them ends a text. */
+function stopLabel(text) {
+  return text === "<|endoftext|>" ? "⟨end⟩" : `⟨end ${text}⟩`;
 }
 
 /** Return a token in quotation marks. */
-export function quoted(text) {
-  return `“${tokenLabel(text)}”`;
+export function quoted(token) {
+  return `“${tokenLabel(token)}”`;
 }
 
 /** 0.0123 → "1.2 %" */

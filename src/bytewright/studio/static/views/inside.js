@@ -96,8 +96,9 @@ export async function mount(element, context) {
   let lensColumn = 0;
   let job = null;
 
-  const label = (index) => quoted(data.texts[data.ids[index]]);
-  const shortLabel = (index) => tokenLabel(data.texts[data.ids[index]].trim() || data.texts[data.ids[index]]);
+  const tokenAt = (index) => data.tokens[data.ids[index]];
+  const label = (index) => quoted(tokenAt(index));
+  const shortLabel = (index) => tokenLabel({ ...tokenAt(index), text: tokenAt(index).text.trim() || tokenAt(index).text });
 
   async function compute() {
     job?.abort();
@@ -151,7 +152,7 @@ export async function mount(element, context) {
       ...data.ids.map((id, index) => h(
         "span",
         { class: "piece", role: "option", id: `inside-${index}`, dataset: { index } },
-        tokenText(data.texts[id]),
+        tokenText(data.tokens[id]),
       )),
     );
   }
@@ -351,7 +352,7 @@ export async function mount(element, context) {
       h(
         "tr",
         {},
-        h("th", { scope: "row" }, h("small", { class: "quiet" }, `${index + 1} `), tokenLabel(data.texts[data.ids[index]])),
+        h("th", { scope: "row" }, h("small", { class: "quiet" }, `${index + 1} `), tokenLabel(tokenAt(index))),
         data.lens.map((state, column) => h(
           "td",
           {
@@ -360,7 +361,7 @@ export async function mount(element, context) {
             style: { "--heat": state.p[index][0].toFixed(3) },
             title: formatProbability(state.p[index][0]),
           },
-          tokenLabel(data.texts[state.ids[index][0]]),
+          tokenLabel(data.tokens[state.ids[index][0]]),
         )),
       ),
     );
@@ -381,7 +382,7 @@ export async function mount(element, context) {
     cell?.setAttribute("aria-selected", "true");
     cell?.setAttribute("tabindex", "0");
     const state = data.lens[lensColumn];
-    const list = state.ids[at].map((id, place) => `${quoted(data.texts[id])} ${formatProbability(state.p[at][place])}`).join(", ");
+    const list = state.ids[at].map((id, place) => `${quoted(data.tokens[id])} ${formatProbability(state.p[at][place])}`).join(", ");
     const actual = at + 1 < data.ids.length ? ` The text continues with ${label(at + 1)}.` : "";
     lensNote.textContent = `After ${label(at)} (token ${at + 1}), ${lensColumn ? `layer ${lensColumn - 1}` : "embeddings"}: ${list}.${actual}`;
   }

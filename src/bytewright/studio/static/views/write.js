@@ -8,7 +8,7 @@ import { isAbort, postJson, streamEvents } from "../lib/api.js";
 import { lineChart } from "../lib/chart.js";
 import { drawCandidates, drawFacts } from "../lib/distribution.js";
 import { choice, field, figure, h, select, slider } from "../lib/dom.js";
-import { formatBits, formatNumber, isEndToken, tokenLabel, tokenText } from "../lib/format.js";
+import { formatBits, formatNumber, tokenLabel, tokenText } from "../lib/format.js";
 import { noModels, pickModel } from "../lib/model_picker.js";
 
 const MAX_BRANCHES = 24;
@@ -270,10 +270,10 @@ export async function mount(element, context) {
     const branch = current;
     if (candidates.contains(document.activeElement)) tokens.focus({ preventScroll: true }); // they are replaced
     const before = branch.tokens[index]?.before ?? branch.next;
-    const token = { id: candidate.id, text: candidate.text, bits: -Math.log2(candidate.p), before };
+    const { id, text, stop: ends } = candidate;
+    const token = { id, text, stop: ends, bits: -Math.log2(candidate.p), before };
     if (candidate.true !== undefined) token.true_bits = candidate.true > 0 ? -Math.log2(candidate.true) : null;
     stop();
-    const ends = isEndToken(candidate.text);
     addBranch({
       parent: branch,
       at: index,
@@ -294,7 +294,7 @@ export async function mount(element, context) {
     branchList.replaceChildren(
       ...branches.map((branch) => {
         const depth = Math.min(4, depthOf(branch));
-        const first = branch.parent ? `${tokenLabel(branch.tokens[branch.at].text)}` : "from the beginning";
+        const first = branch.parent ? `${tokenLabel(branch.tokens[branch.at])}` : "from the beginning";
         const sums = sum(branch);
         const detail = `${formatNumber(branch.tokens.length, "token")}, ${formatBits(sums.bits / Math.max(1, branch.tokens.length))} bits each`;
         return h(
@@ -356,17 +356,17 @@ export async function mount(element, context) {
     const place = h(
       "span",
       { class: "piece", role: "option", id: `token-${index}`, "aria-selected": "false", dataset: { index }, title: titleOf(token) },
-      tokenText(token.text),
+      tokenText(token),
     );
     heat(place, token);
     return place;
   }
 
   function titleOf(token) {
-    if (token.bits === undefined) return tokenLabel(token.text);
-    if (token.true_bits === undefined) return `${tokenLabel(token.text)}: ${formatBits(token.bits)} bits`;
+    if (token.bits === undefined) return tokenLabel(token);
+    if (token.true_bits === undefined) return `${tokenLabel(token)}: ${formatBits(token.bits)} bits`;
     const truth = token.true_bits === null ? "impossible here" : `${formatBits(token.true_bits)} bits`;
-    return `${tokenLabel(token.text)}: model ${formatBits(token.bits)} bits, truly ${truth}`;
+    return `${tokenLabel(token)}: model ${formatBits(token.bits)} bits, truly ${truth}`;
   }
 
   function valueOf(token) {
@@ -484,7 +484,7 @@ export async function mount(element, context) {
     const before = token ? token.before : current?.next;
     distributionTitle.replaceChildren(
       selected === null ? "Next token" : `Token ${selected + 1} `,
-      token ? h("code", {}, tokenLabel(token.text)) : "",
+      token ? h("code", {}, tokenLabel(token)) : "",
     );
     if (!before) {
       facts.replaceChildren();
