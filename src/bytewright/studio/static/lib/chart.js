@@ -7,10 +7,13 @@
  *       x: { label: "step" }, y: { label: "nats per token", log: false, origin: 0 },
  *       series: [{ name: "tiny", colour: "var(--c0)", points: [[x, y], …], dashed: false, wide: false, dots: false }],
  *       references: [{ label: "entropy floor", y: 0.71 }],
+ *       empty: "no records yet",
  *     });
  *
- * `y.origin` is subtracted from every value, for a log axis of distances. The height is fixed, so new data
- * move nothing on the page. An axis may have a function `format` for its ticks.
+ * The options `x.format(value)` and `y.format(value)` return the labels of ticks, `y.formatValue(value)` the
+ * values that the legend shows at the cursor. `y.origin` is subtracted from every value, for a log axis of
+ * distances. `y.limits`, as [low, high], replaces the limits of the data. `empty` is shown if there are no
+ * points. The height is fixed, so new data move nothing on the page.
  */
 import { h, s } from "./dom.js";
 import { formatFigure, isNumber } from "./format.js";
@@ -152,7 +155,7 @@ function drawChart({ picture, legend, caption }, options, width, height) {
       formatX(stops[index]),
     ));
     for (const each of series) {
-      const near = nearestPoint(each.points, stops[index]);
+      const near = pointAtOrBefore(each.points, stops[index]);
       if (!near) continue;
       if (values.has(each)) values.get(each).textContent = (y.formatValue ?? formatFigure)(near[1]);
       cursor.append(s(
@@ -184,7 +187,7 @@ function styleOf(series) {
 }
 
 /** Return the last point at or before x, if the series reaches to x. */
-function nearestPoint(points, x) {
+function pointAtOrBefore(points, x) {
   if (!points.length || x < points[0][0] || x > points.at(-1)[0]) return null;
   let low = 0;
   let high = points.length - 1;

@@ -8,36 +8,36 @@ export function formatInteger(value) {
 }
 
 /** 1, "token" → "1 token"; 2000, "token" → "2,000 tokens" */
-export function formatNumber(count, noun) {
+export function formatQuantity(count, noun) {
   return `${formatInteger(count)} ${noun}${count === 1 ? "" : "s"}`;
 }
 
 /** 22696448 → "22.7 M" (k, M, B for billions, T for trillions) */
 export function formatCount(value) {
-  return scale(value, 1000, ["", " k", " M", " B", " T"]);
+  return scale(value, ["", " k", " M", " B", " T"]);
 }
 
 /** 3.9e18 → "3.90 EFLOP" */
 export function formatFlops(value) {
-  return scale(value, 1000, PREFIXES.map((prefix) => ` ${prefix}FLOP`));
+  return scale(value, PREFIXES.map((prefix) => ` ${prefix}FLOP`));
 }
 
 /** 144936960 → "145 MB" (decimal units) */
 export function formatBytes(value) {
-  return scale(value, 1000, PREFIXES.map((prefix) => ` ${prefix}B`));
+  return scale(value, PREFIXES.map((prefix) => ` ${prefix}B`));
 }
 
 /** 41800 kilowatt hours → "41.8 MWh" */
 export function formatEnergy(value) {
-  return isNumber(value) ? scale(1000 * value, 1000, PREFIXES.map((prefix) => ` ${prefix}Wh`)) : "–";
+  return isNumber(value) ? scale(1000 * value, PREFIXES.map((prefix) => ` ${prefix}Wh`)) : "–";
 }
 
-function scale(value, base, units) {
+function scale(value, units) {
   if (!isNumber(value)) return "–";
   let power = 0;
   let scaled = Math.abs(value);
-  while (scaled >= base * 0.9995 && power < units.length - 1) {
-    scaled /= base;
+  while (scaled >= 999.5 && power < units.length - 1) {
+    scaled /= 1000;
     power += 1;
   }
   const digits = power === 0 && Number.isInteger(value) ? 0 : scaled < 9.995 ? 2 : scaled < 99.95 ? 1 : 0;

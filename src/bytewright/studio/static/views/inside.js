@@ -5,7 +5,7 @@
 import { isAbort, postJson } from "../lib/api.js";
 import { lineChart } from "../lib/chart.js";
 import { field, h } from "../lib/dom.js";
-import { formatFigure, formatNumber, formatProbability, quoted, tokenLabel, tokenText } from "../lib/format.js";
+import { formatFigure, formatQuantity, formatProbability, quoted, tokenLabel, tokenText } from "../lib/format.js";
 import { noModels, pickModel } from "../lib/model_picker.js";
 
 const EXAMPLE = "Once upon a time, a brave mouse named Tom lived in the quiet woods of Foxwood. Tom loved his red kite.";
@@ -126,8 +126,8 @@ export async function mount(element, context) {
     lensColumn = data.num_layers;
     const shown = data.ids.length;
     status.textContent = [
-      formatNumber(shown, "token"),
-      `${formatNumber(data.num_layers, "layer")} of ${formatNumber(data.num_heads, "head")}.`,
+      formatQuantity(shown, "token"),
+      `${formatQuantity(data.num_layers, "layer")} of ${formatQuantity(data.num_heads, "head")}.`,
     ].join(", ");
     if (shown < data.num_tokens) status.textContent = `The first ${shown} of ${data.num_tokens} tokens are shown.`;
     if (data.notice) status.textContent += ` ${data.notice}`;

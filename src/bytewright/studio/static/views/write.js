@@ -8,7 +8,7 @@ import { isAbort, postJson, streamEvents } from "../lib/api.js";
 import { lineChart } from "../lib/chart.js";
 import { drawCandidates, drawFacts } from "../lib/distribution.js";
 import { choice, field, figure, h, select, slider } from "../lib/dom.js";
-import { formatBits, formatNumber, tokenLabel, tokenText } from "../lib/format.js";
+import { formatBits, formatQuantity, tokenLabel, tokenText } from "../lib/format.js";
 import { noModels, pickModel } from "../lib/model_picker.js";
 
 const MAX_BRANCHES = 24;
@@ -162,7 +162,7 @@ export async function mount(element, context) {
       addBranch({ parent: null, at: read.tokens.length, start: read.start, tokens: read.tokens, next: read.next, reason: "" });
       finish(job);
       if (writes) await extend(current);
-      else status.textContent = `${formatNumber(read.tokens.length, "token")}. Choose a token to continue.`;
+      else status.textContent = `${formatQuantity(read.tokens.length, "token")}. Choose a token to continue.`;
     } catch (error) {
       fail(job, error);
     }
@@ -189,7 +189,7 @@ export async function mount(element, context) {
       });
       branch.reason = reason || (job.signal.aborted ? "user" : "lost");
       finish(job);
-      context.announce(`${formatNumber(branch.tokens.length, "token")}. ${ENDINGS[branch.reason]}`);
+      context.announce(`${formatQuantity(branch.tokens.length, "token")}. ${ENDINGS[branch.reason]}`);
     } catch (error) {
       fail(job, error);
     }
@@ -296,7 +296,7 @@ export async function mount(element, context) {
         const depth = Math.min(4, depthOf(branch));
         const first = branch.parent ? `${tokenLabel(branch.tokens[branch.at])}` : "from the beginning";
         const sums = sum(branch);
-        const detail = `${formatNumber(branch.tokens.length, "token")}, ${formatBits(sums.bits / Math.max(1, branch.tokens.length))} bits each`;
+        const detail = `${formatQuantity(branch.tokens.length, "token")}, ${formatBits(sums.bits / Math.max(1, branch.tokens.length))} bits each`;
         return h(
           "li",
           { style: { "--depth": depth } },
