@@ -15,6 +15,7 @@
  * distances. `y.limits`, as [low, high], replaces the limits of the data. `empty` is shown if there are no
  * points. The height is fixed, so new data move nothing on the page.
  */
+import { formatTick, makeAxis } from "./axis.js";
 import { h, s } from "./dom.js";
 import { formatFigure, isNumber } from "./format.js";
 
@@ -28,27 +29,27 @@ export function lineChart(element, { height = 300, signal } = {}) {
   element.classList.add("chart");
   element.replaceChildren(caption, picture, legend);
   let options = null;
-  let drawn = null;
+  let cursor = null;
 
   const draw = () => {
     if (!options) return;
-    const at = drawn?.at() ?? null; // the cursor stays where it is when data are added
-    drawn = drawChart({ picture, legend, caption }, options, Math.max(240, element.clientWidth), height);
-    if (at !== null) drawn.moveToValue(at);
+    const position = cursor?.position() ?? null; // the cursor stays where it is when data are added
+    cursor = drawChart({ picture, legend, caption }, makePlot(options, Math.max(240, element.clientWidth), height));
+    if (position !== null) cursor.moveToValue(position);
   };
   const watcher = new ResizeObserver(draw);
   watcher.observe(element);
   signal?.addEventListener("abort", () => watcher.disconnect());
 
-  const moveTo = (index) => drawn?.moveTo(index);
-  picture.addEventListener("pointermove", (event) => drawn?.point(event.clientX - picture.getBoundingClientRect().left));
+  const moveTo = (index) => cursor?.moveTo(index);
+  picture.addEventListener("pointermove", (event) => cursor?.moveNear(event.clientX - picture.getBoundingClientRect().left));
   picture.addEventListener("pointerleave", () => moveTo(null));
   picture.addEventListener("blur", () => moveTo(null));
   picture.addEventListener("keydown", (event) => {
     const steps = { ArrowLeft: -1, ArrowRight: 1, PageUp: -10, PageDown: 10, Home: -Infinity, End: Infinity };
-    if (!(event.key in steps) || !drawn) return;
+    if (!(event.key in steps) || !cursor) return;
     event.preventDefault();
-    drawn.step(steps[event.key]);
+    cursor.step(steps[event.key]);
   });
   return {
     update(next) {
@@ -58,72 +59,102 @@ export function lineChart(element, { height = 300, signal } = {}) {
   };
 }
 
-function drawChart({ picture, legend, caption }, options, width, height) {
-  const { title = "", x, y, references = [] } = options;
-  const origin = y.origin ?? 0;
-  const shift = (value) => value - origin;
-  const series = options.series.map((each) => ({
-    ...each,
-    points: each.points.filter(([a, b]) => isNumber(a) && isNumber(b) && (!y.log || shift(b) > 0) && (!x.log || a > 0)),
-  }));
-  const marks = references.filter((each) => isNumber(each.y) && (!y.log || shift(each.y) > 0));
+/** Return what the parts of a chart share: its options, the points that can be drawn, and the axes. */
+function makePlot(options, width, height) {
+  const { x, y } = options;
+  const shift = (value) => value - (y.origin ?? 0);
+  const hasPlace = ([a, b]) => isNumber(a) && isNumber(b) && (!y.log || shift(b) > 0) && (!x.log || a > 0);
+  const series = options.series.map((each) => ({ ...each, points: each.points.filter(hasPlace) }));
+  const references = (options.references ?? []).filter((each) => isNumber(each.y) && (!y.log || shift(each.y) > 0));
   const xs = series.flatMap((each) => each.points.map(([a]) => a));
-  const ys = [...series.flatMap((each) => each.points.map(([, b]) => shift(b))), ...marks.map((each) => shift(each.y))];
+  const ys = [...series.flatMap((each) => each.points.map(([, b]) => b)), ...references.map((each) => each.y)];
   const inner = { left: MARGIN.left, right: width - MARGIN.right, top: MARGIN.top, bottom: height - MARGIN.bottom };
   const xAxis = makeAxis(xs, { log: x.log, start: inner.left, end: inner.right, tight: true, count: Math.floor(width / 65) });
   const yAxis = makeAxis(
-    y.limits ? y.limits.map(shift) : ys,
+    (y.limits ?? ys).map(shift),
     { log: y.log, start: inner.bottom, end: inner.top, count: Math.floor(height / 55) },
   );
-  const formatX = x.format ?? formatTick;
-  const formatY = y.format ?? formatTick;
+  return {
+    ...{ options, width, height, inner, series, references },
+    formatX: x.format ?? formatTick,
+    formatY: y.format ?? formatTick,
+    placeX: xAxis.place,
+    placeY: (value) => yAxis.place(shift(value)),
+    xTicks: xs.length ? xAxis.ticks.map((tick) => [tick, xAxis.place(tick)]) : [],
+    yTicks: xs.length ? yAxis.ticks.map((tick) => [tick, yAxis.place(tick)]) : [], // without the origin
+    stops: [...new Set(xs)].sort((a, b) => a - b), // the positions of the cursor
+  };
+}
 
+/** Replace a chart by another one, and return the cursor of it. */
+function drawChart({ picture, legend, caption }, plot) {
+  const { title = "", x, y } = plot.options;
+  picture.dataset.clip ??= Math.random().toString(36).slice(2);
+  const marks = s("g", {});
+  picture.setAttribute("viewBox", `0 0 ${plot.width} ${plot.height}`);
+  picture.setAttribute("aria-label", `${title}, ${y.label}, by ${x.label}. Arrow keys move the cursor.`);
+  picture.replaceChildren(
+    ...drawAxes(plot),
+    ...drawSeries(plot, `clip-${picture.dataset.clip}`),
+    ...drawReferences(plot),
+    ...(plot.stops.length ? [] : [drawEmpty(plot)]),
+    marks,
+  );
+  caption.replaceChildren(h("b", {}, title), h("span", { class: "quiet" }, y.label));
+  return new Cursor(plot, marks, drawLegend(legend, plot.series));
+}
+
+function drawAxes({ options, height, inner, xTicks, yTicks, formatX, formatY }) {
   const content = [];
-  for (const tick of xs.length ? yAxis.ticks : []) {
-    const place = yAxis.place(tick);
+  for (const [tick, place] of yTicks) {
     content.push(s("line", { x1: inner.left, x2: inner.right, y1: place, y2: place, class: "grid" }));
     content.push(s("text", { x: inner.left - 7, y: place + 4, "text-anchor": "end" }, formatY(tick)));
   }
   content.push(s("line", { x1: inner.left, x2: inner.right, y1: inner.bottom, y2: inner.bottom, class: "axis" }));
-  for (const tick of xs.length ? xAxis.ticks : []) {
-    const place = xAxis.place(tick);
+  for (const [tick, place] of xTicks) {
     content.push(s("line", { x1: place, x2: place, y1: inner.bottom, y2: inner.bottom + 4, class: "axis" }));
     content.push(s("text", { x: place, y: inner.bottom + 17, "text-anchor": "middle" }, formatX(tick)));
   }
-  content.push(s("text", { x: inner.right, y: height - 4, "text-anchor": "end" }, x.label));
-  const clip = `clip-${picture.dataset.clip ?? (picture.dataset.clip = Math.random().toString(36).slice(2))}`;
-  content.push(s(
+  content.push(s("text", { x: inner.right, y: height - 4, "text-anchor": "end" }, options.x.label));
+  return content;
+}
+
+function drawSeries({ inner, series, placeX, placeY }, clip) {
+  const area = s(
     "clipPath",
     { id: clip },
     // A margin for the dots at both ends of the axis.
     s("rect", { x: inner.left - 4, y: inner.top - 2, width: inner.right - inner.left + 8, height: inner.bottom - inner.top + 4 }),
-  ));
+  );
   const body = s("g", { "clip-path": `url(#${clip})` });
   for (const each of series) {
-    const points = each.points.map(([a, b]) => [xAxis.place(a), yAxis.place(shift(b))]);
+    const points = each.points.map(([a, b]) => [placeX(a), placeY(b)]);
     const path = points.map(([a, b], index) => `${index ? "L" : "M"}${a.toFixed(1)} ${b.toFixed(1)}`).join("");
     body.append(s("path", { d: path, class: `line ${styleOf(each)}`, style: { "--c": each.colour } }));
     const dots = each.dots || points.length === 1 ? points : [];
     body.append(...dots.map(([a, b]) => s("circle", { cx: a, cy: b, r: 2.8, class: "dot", style: { "--c": each.colour } })));
   }
-  content.push(body);
-  for (const mark of marks) {
-    const place = yAxis.place(shift(mark.y));
+  return [area, body];
+}
+
+function drawReferences({ inner, references, placeY }) {
+  const content = [];
+  for (const each of references) {
+    const place = placeY(each.y);
     if (place < inner.top - 2 || place > inner.bottom + 2) continue;
     content.push(s("line", { x1: inner.left, x2: inner.right, y1: place, y2: place, class: "reference" }));
-    content.push(s("text", { x: inner.right - 4, y: place - 6, "text-anchor": "end", class: "halo" }, mark.label));
+    content.push(s("text", { x: inner.right - 4, y: place - 6, "text-anchor": "end", class: "halo" }, each.label));
   }
-  if (!xs.length) {
-    const middle = { x: (inner.left + inner.right) / 2, y: (inner.top + inner.bottom) / 2 };
-    content.push(s("text", { ...middle, "text-anchor": "middle" }, options.empty ?? "no data yet"));
-  }
-  const cursor = s("g", {});
-  content.push(cursor);
-  picture.setAttribute("viewBox", `0 0 ${width} ${height}`);
-  picture.setAttribute("aria-label", `${title}, ${y.label}, by ${x.label}. Arrow keys move the cursor.`);
-  picture.replaceChildren(...content);
-  caption.replaceChildren(h("b", {}, title), h("span", { class: "quiet" }, y.label));
+  return content;
+}
 
+function drawEmpty({ options, inner }) {
+  const middle = { x: (inner.left + inner.right) / 2, y: (inner.top + inner.bottom) / 2 };
+  return s("text", { ...middle, "text-anchor": "middle" }, options.empty ?? "no data yet");
+}
+
+/** Fill the legend; return the elements for the values at the cursor, by series. */
+function drawLegend(legend, series) {
   const values = new Map();
   legend.replaceChildren(
     ...series.filter((each) => each.name).map((each) => {
@@ -138,48 +169,75 @@ function drawChart({ picture, legend, caption }, options, width, height) {
       );
     }),
   );
+  return values;
+}
 
-  const stops = [...new Set(xs)].sort((a, b) => a - b);
-  let at = null;
-  const moveTo = (index) => {
-    at = index;
-    cursor.replaceChildren();
-    for (const value of values.values()) value.textContent = "";
+/** The cursor of a chart: a line at one of the positions of the data, whose values the legend shows. */
+class Cursor {
+  constructor(plot, marks, values) {
+    this.plot = plot;
+    this.marks = marks;
+    this.values = values;
+    this.index = null;
+  }
+
+  /** Return where the cursor is on the horizontal axis; null without a cursor. */
+  position() {
+    return this.index === null ? null : this.plot.stops[this.index];
+  }
+
+  moveTo(index) {
+    const { inner, stops, placeX, formatX } = this.plot;
+    this.index = index;
+    this.marks.replaceChildren();
+    for (const value of this.values.values()) value.textContent = "";
     if (index === null || !stops.length) return;
-    const place = xAxis.place(stops[index]);
-    cursor.append(s("line", { x1: place, x2: place, y1: inner.top, y2: inner.bottom, class: "cursor" }));
+    const place = placeX(stops[index]);
+    this.marks.append(s("line", { x1: place, x2: place, y1: inner.top, y2: inner.bottom, class: "cursor" }));
     const labelPlace = Math.min(Math.max(place, inner.left + 24), inner.right - 24);
-    cursor.append(s(
+    this.marks.append(s(
       "text",
       { x: labelPlace, y: inner.bottom + 31, "text-anchor": "middle", class: "halo" },
       formatX(stops[index]),
     ));
-    for (const each of series) {
-      const near = pointAtOrBefore(each.points, stops[index]);
-      if (!near) continue;
-      if (values.has(each)) values.get(each).textContent = (y.formatValue ?? formatFigure)(near[1]);
-      cursor.append(s(
-        "circle",
-        { cx: xAxis.place(near[0]), cy: yAxis.place(shift(near[1])), r: 3.6, class: "dot", style: { "--c": each.colour } },
-      ));
-    }
-  };
-  const moveToValue = (value) => {
-    const index = stops.findIndex((stop) => stop >= value);
-    moveTo(index < 0 ? null : index);
-  };
-  const point = (left) => {
+    for (const each of this.plot.series) this.markPoint(each, stops[index]);
+  }
+
+  /** Mark the point of a series at the cursor, and write its value into the legend. */
+  markPoint(series, x) {
+    const { options, placeX, placeY } = this.plot;
+    const point = pointAtOrBefore(series.points, x);
+    if (!point) return;
+    const value = this.values.get(series);
+    if (value) value.textContent = (options.y.formatValue ?? formatFigure)(point[1]);
+    this.marks.append(s(
+      "circle",
+      { cx: placeX(point[0]), cy: placeY(point[1]), r: 3.6, class: "dot", style: { "--c": series.colour } },
+    ));
+  }
+
+  moveToValue(x) {
+    const index = this.plot.stops.findIndex((stop) => stop >= x);
+    this.moveTo(index < 0 ? null : index);
+  }
+
+  /** Move the cursor to the data nearest to a distance in pixels from the left. */
+  moveNear(left) {
+    const { stops, placeX } = this.plot;
     if (!stops.length) return;
     let best = 0;
     stops.forEach((stop, index) => {
-      if (Math.abs(xAxis.place(stop) - left) < Math.abs(xAxis.place(stops[best]) - left)) best = index;
+      if (Math.abs(placeX(stop) - left) < Math.abs(placeX(stops[best]) - left)) best = index;
     });
-    moveTo(best);
-  };
-  const step = (by) => {
-    if (stops.length) moveTo(Math.min(stops.length - 1, Math.max(0, (at ?? (by > 0 ? -1 : stops.length)) + by)));
-  };
-  return { moveTo, moveToValue, point, step, at: () => (at === null ? null : stops[at]) };
+    this.moveTo(best);
+  }
+
+  step(by) {
+    const { stops } = this.plot;
+    if (!stops.length) return;
+    const from = this.index ?? (by > 0 ? -1 : stops.length);
+    this.moveTo(Math.min(stops.length - 1, Math.max(0, from + by)));
+  }
 }
 
 function styleOf(series) {
@@ -197,63 +255,4 @@ function pointAtOrBefore(points, x) {
     else high = middle - 1;
   }
   return points[low];
-}
-
-/** Return an axis for values: place(value) in pixels, and ticks. `tight`: limits are those of the data. */
-export function makeAxis(values, { log = false, start, end, tight = false, count = 6 }) {
-  let low = Infinity;
-  let high = -Infinity;
-  for (const value of values) {
-    low = Math.min(low, value);
-    high = Math.max(high, value);
-  }
-  if (!(low <= high)) [low, high] = log ? [1, 10] : [0, 1];
-  if (low === high) [low, high] = log ? [low / 2, high * 2] : [low - (Math.abs(low) || 1) / 2, high + (Math.abs(high) || 1) / 2];
-  const scale = log ? Math.log10 : (value) => value;
-  if (!tight && log) [low, high] = [low / 1.15, high * 1.15];
-  if (!tight && !log) {
-    const step = niceStep((high - low) / Math.max(2, count));
-    [low, high] = [Math.floor(low / step + 1e-9) * step, Math.ceil(high / step - 1e-9) * step];
-  }
-  const [from, to] = [scale(low), scale(high)];
-  const place = (value) => start + ((scale(value) - from) / (to - from)) * (end - start);
-  return { place, ticks: log ? logTicks(low, high, count) : linearTicks(low, high, count), low, high };
-}
-
-function niceStep(size) {
-  const power = 10 ** Math.floor(Math.log10(size));
-  const share = size / power;
-  return power * (share <= 1 ? 1 : share <= 2 ? 2 : share <= 5 ? 5 : 10);
-}
-
-function linearTicks(low, high, count) {
-  const step = niceStep((high - low) / Math.max(2, count));
-  const ticks = [];
-  for (let index = Math.ceil(low / step - 1e-9); index * step <= high + step * 1e-9; index += 1) {
-    ticks.push(Number((index * step).toPrecision(12)));
-  }
-  return ticks;
-}
-
-function logTicks(low, high, count) {
-  const decades = Math.log10(high / low);
-  if (decades < 0.8) return linearTicks(low, high, count);
-  const shares = decades > count ? [1] : decades > 1.5 ? [1, 3] : [1, 2, 5];
-  const ticks = [];
-  for (let power = Math.floor(Math.log10(low)); power <= Math.ceil(Math.log10(high)); power += 1) {
-    for (const share of shares) {
-      const tick = Number((share * 10 ** power).toPrecision(6));
-      if (tick >= low && tick <= high) ticks.push(tick);
-    }
-  }
-  return ticks.length >= 2 ? ticks : linearTicks(low, high, count);
-}
-
-/** Return all digits of a tick, which are few: different ticks must have different labels. */
-function formatTick(value) {
-  const size = Math.abs(value);
-  if (size !== 0 && size < 1e-3) return Number(value.toPrecision(6)).toExponential().replace("e-", "e−");
-  const power = size < 10000 ? 0 : Math.min(4, Math.floor(Math.log10(size) / 3));
-  const scaled = Number((value / 1000 ** power).toPrecision(6));
-  return scaled.toLocaleString("en", { maximumFractionDigits: 8 }) + ["", " k", " M", " B", " T"][power];
 }
