@@ -5,7 +5,8 @@
  *
  *     export function mount(element, context)
  *
- * `mount` fills `element`, an empty <div>, and may be async. It is called each time the user opens the view.
+ * `mount` fills `element`, an empty <div>, and may be async. It is called each time the user opens the view. The
+ * parts of a large view are modules in `views/NAME/`.
  * `context` has
  *
  *     signal            an AbortSignal that aborts when the user leaves the view. Pass it to getJson, postJson,
@@ -18,8 +19,7 @@
  *
  * Shared modules: `lib/dom.js` (elements and controls), `lib/api.js` (requests, streams of events, errors),
  * `lib/chart.js` (charts with labelled axes), `lib/format.js` (numbers and tokens as text), `lib/theme.js`
- * (colours), `lib/model_picker.js` (choice of a model). Two modules draw a part of one view:
- * `lib/run_details.js` and `lib/distribution.js`.
+ * (colours), `lib/model_picker.js` (choice of a model).
  * Insert data as text only, as `h("p", {}, text)` does; innerHTML is not used anywhere.
  */
 export const VIEWS = [

@@ -3,8 +3,8 @@ import { getJson, isAbort, streamEvents } from "../lib/api.js";
 import { lineChart } from "../lib/chart.js";
 import { choice, debounce, h, select } from "../lib/dom.js";
 import { formatFigure, formatInteger, formatSeconds, isNumber } from "../lib/format.js";
-import { drawDetails } from "../lib/run_details.js";
 import { seriesColour } from "../lib/theme.js";
+import { drawDetails } from "./runs/details.js";
 
 const MAX_SELECTED = 8;
 const METRICS = {

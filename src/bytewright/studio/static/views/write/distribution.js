@@ -2,11 +2,67 @@
  * The distribution of the next token, as `/api/write` describes it: of the model, and the true one of the
  * grammar if there is one.
  */
-import { h } from "./dom.js";
-import { formatBits, formatProbability, tokenLabel } from "./format.js";
+import { h } from "../../lib/dom.js";
+import { formatBits, formatProbability, tokenLabel } from "../../lib/format.js";
+
+export class Distribution {
+  /** `onChoose(index, candidate)` is called when a candidate is pressed, `onFocus()` when one gets the focus. */
+  constructor({ onChoose, onFocus, onEscape }) {
+    this.onChoose = onChoose;
+    this.onEscape = onEscape;
+    this.title = h("h2", {}, "Next token");
+    this.facts = h("dl", { class: "figures facts" });
+    this.candidates = h("div", { class: "candidates" });
+    this.candidates.addEventListener("focusin", onFocus);
+    this.candidates.addEventListener("keydown", (event) => this.handleKey(event));
+    this.element = h(
+      "section",
+      { class: "card distribution", "aria-live": "off" },
+      this.title,
+      this.facts,
+      this.candidates,
+    );
+  }
+
+  handleKey(event) {
+    const buttons = [...this.candidates.querySelectorAll("button")];
+    const at = buttons.indexOf(document.activeElement);
+    if (event.key === "Escape") this.onEscape();
+    else if (event.key === "ArrowDown") buttons[Math.min(buttons.length - 1, at + 1)]?.focus();
+    else if (event.key === "ArrowUp") buttons[Math.max(0, at - 1)]?.focus();
+    else return;
+    event.preventDefault();
+  }
+
+  focus() {
+    this.candidates.querySelector("button")?.focus();
+  }
+
+  hasFocus() {
+    return this.candidates.contains(document.activeElement);
+  }
+
+  /** Show the distribution before token `index` of a branch, or after its last token. */
+  show(branch, index) {
+    const token = branch?.tokens[index];
+    const before = token ? token.before : branch?.next;
+    this.title.replaceChildren(
+      index === null ? "Next token" : `Token ${index + 1} `,
+      token ? h("code", {}, tokenLabel(token)) : "",
+    );
+    if (!before) {
+      this.facts.replaceChildren();
+      const reason = branch ? "No token is predicted here." : "Select a token of the text to see what else was possible.";
+      this.candidates.replaceChildren(h("p", { class: "quiet" }, reason));
+      return;
+    }
+    this.facts.replaceChildren(...drawFacts(token, before));
+    this.candidates.replaceChildren(...drawCandidates(token, before, (candidate) => this.onChoose(index, candidate)));
+  }
+}
 
 /** Return entries of a <dl>: the entropy of a distribution, and the surprise of the chosen token, if any. */
-export function drawFacts(token, distribution) {
+function drawFacts(token, distribution) {
   const hasTruth = distribution.true_entropy !== undefined;
   const rows = [];
   const pair = (model, truth) => [
@@ -29,7 +85,7 @@ export function drawFacts(token, distribution) {
 }
 
 /** Return a heading and a button for each candidate; `onChoose(candidate)` is called when one is pressed. */
-export function drawCandidates(token, distribution, onChoose) {
+function drawCandidates(token, distribution, onChoose) {
   const hasTruth = distribution.true_entropy !== undefined;
   const largest = Math.max(...distribution.candidates.map((each) => Math.max(each.p, each.true ?? 0)));
   const bar = (share, kind) => h("i", { class: `bar ${kind}`, style: { "--share": `${(100 * share) / largest}%` } });

@@ -1,6 +1,6 @@
 /** The details of the selected runs: figures, a comparison, samples, settings and links to reports. */
-import { figure, h } from "./dom.js";
-import { formatCount, formatFigure, formatInteger, formatSeconds, formatShare, isNumber } from "./format.js";
+import { figure, h } from "../../lib/dom.js";
+import { formatCount, formatFigure, formatInteger, formatSeconds, formatShare, isNumber } from "../../lib/format.js";
 
 /**
  * Return the elements that describe runs. `settings` and `samples` are maps from the id of a run, and

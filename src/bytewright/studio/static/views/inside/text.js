@@ -1,0 +1,60 @@
+/** The text of the view Inside: its tokens, coloured by the attention of the selected one. */
+import { h } from "../../lib/dom.js";
+import { tokenText } from "../../lib/format.js";
+
+export class AttendedText {
+  /** `onSelect(index)` is called when the user selects a token; the index can be out of range. */
+  constructor(onSelect) {
+    this.onSelect = onSelect;
+    this.selected = 0;
+    this.note = h("p", { class: "quiet inside-note" });
+    this.tokens = h(
+      "div",
+      { class: "story inside-story", role: "listbox", "aria-label": "Tokens; colours are attention weights", tabindex: 0 },
+    );
+    this.tokens.addEventListener("click", (event) => {
+      const place = event.target.closest(".piece");
+      if (place) this.onSelect(Number(place.dataset.index));
+    });
+    this.tokens.addEventListener("keydown", (event) => {
+      const moves = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -10, ArrowDown: 10, Home: -Infinity, End: Infinity };
+      if (!(event.key in moves)) return;
+      event.preventDefault();
+      this.onSelect(this.selected + moves[event.key]);
+    });
+  }
+
+  draw(reading) {
+    this.tokens.replaceChildren(
+      ...reading.ids.map((id, index) => h(
+        "span",
+        { class: "piece", role: "option", id: `inside-${index}`, dataset: { index } },
+        tokenText(reading.token(index)),
+      )),
+    );
+  }
+
+  select(index) {
+    this.selected = index;
+    this.tokens.querySelector("[aria-selected=true]")?.setAttribute("aria-selected", "false");
+    this.tokens.children[index].setAttribute("aria-selected", "true");
+    this.tokens.children[index].scrollIntoView({ block: "nearest" });
+    this.tokens.setAttribute("aria-activedescendant", `inside-${index}`);
+  }
+
+  /** Colour the tokens by their weights for the selected one in a head. */
+  colour(reading, place) {
+    const name = `token ${this.selected + 1} ${reading.label(this.selected)}`;
+    if (!reading.weights) {
+      this.note.textContent = `Selected: ${name}.`;
+      return;
+    }
+    for (const piece of this.tokens.children) {
+      const index = Number(piece.dataset.index);
+      const weight = reading.weight(place, this.selected, index);
+      piece.style.setProperty("--heat", Math.sqrt(weight).toFixed(3));
+      piece.title = index <= this.selected ? `weight ${weight.toFixed(3)}` : "";
+    }
+    this.note.textContent = `Colours: the weights of each token for ${name} in layer ${place.layer}, head ${place.head}.`;
+  }
+}

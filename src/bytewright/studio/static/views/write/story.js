@@ -1,0 +1,130 @@
+/** The text of the view Write: its tokens, of which one is selected, with their colours and the scale of them. */
+import { choice, h } from "../../lib/dom.js";
+import { formatBits, tokenLabel, tokenText } from "../../lib/format.js";
+
+const FULL_HEAT = { bits: 10, true_bits: 10, excess: 3 }; // bits with the strongest colour
+const COLOURS = [["bits", "surprise"], ["true_bits", "true surprise"], ["excess", "excess"]];
+
+export class Story {
+  /** `onSelect()` is called after another token is selected, `onEnter()` after the key Enter. */
+  constructor({ onSelect, onEnter }) {
+    this.onSelect = onSelect;
+    this.onEnter = onEnter;
+    this.branch = null;
+    this.selected = null; // the index of the selected token in the branch
+    this.follows = true; // whether the selection follows the last token
+    this.colour = "bits";
+    this.tokens = h("div", { class: "story", role: "listbox", "aria-label": "Tokens of the text", tabindex: 0 });
+    this.colours = h("div", { class: "row" });
+    this.scale = h("span", { class: "heat-scale quiet" });
+    this.tokens.addEventListener("click", (event) => {
+      const place = event.target.closest(".piece");
+      if (place) this.select(Number(place.dataset.index));
+    });
+    this.tokens.addEventListener("keydown", (event) => this.handleKey(event));
+    this.paint();
+  }
+
+  handleKey(event) {
+    const last = this.tokens.children.length - 1;
+    const moves = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -10, ArrowDown: 10, Home: -Infinity, End: Infinity };
+    if (event.key === "Enter") this.onEnter();
+    else if (event.key in moves && last >= 0) {
+      this.select(Math.min(last, Math.max(0, (this.selected ?? 0) + moves[event.key])), { focus: true });
+    } else return;
+    event.preventDefault();
+  }
+
+  /** Offer the colours of true probabilities, if there are any. */
+  setTruth(hasTruth) {
+    if (!hasTruth) this.colour = "bits";
+    this.colours.replaceChildren(
+      hasTruth
+        ? choice("Colour of the tokens", COLOURS, this.colour, (value) => {
+            this.colour = value;
+            this.paint();
+          })
+        : h("small", { class: "quiet" }, "True probabilities are available for models of the storybook only."),
+    );
+  }
+
+  /** Show the text of a branch, and select its last token, or the place of the next one. */
+  show(branch) {
+    this.branch = branch;
+    this.selected = null;
+    this.follows = true;
+    const tokens = branch?.tokens ?? [];
+    this.tokens.replaceChildren(...tokens.map((token, index) => this.drawToken(token, index)));
+    if (branch?.next) this.tokens.append(h(
+      "span",
+      { class: "piece next-place", role: "option", dataset: { index: tokens.length } },
+      "…",
+    ));
+    if (tokens.length) this.select(branch.next ? tokens.length : tokens.length - 1, { follow: true });
+    else this.onSelect();
+  }
+
+  /** Show a token that the branch has got at its end. */
+  append(index) {
+    const { tokens } = this;
+    tokens.querySelector(".next-place")?.remove();
+    const isAtEnd = tokens.scrollTop + tokens.clientHeight > tokens.scrollHeight - 40;
+    tokens.append(this.drawToken(this.branch.tokens[index], index));
+    if (this.follows) this.select(index, { follow: true });
+    if (isAtEnd) tokens.scrollTop = tokens.scrollHeight;
+  }
+
+  select(index, { follow = false, focus = false } = {}) {
+    this.tokens.querySelector("[aria-selected=true]")?.setAttribute("aria-selected", "false");
+    this.selected = index;
+    this.follows = follow;
+    const place = this.tokens.children[index];
+    place?.setAttribute("aria-selected", "true");
+    if (place?.id) this.tokens.setAttribute("aria-activedescendant", place.id);
+    if (focus && place) place.scrollIntoView({ block: "nearest" });
+    this.onSelect();
+  }
+
+  drawToken(token, index) {
+    const place = h(
+      "span",
+      { class: "piece", role: "option", id: `token-${index}`, "aria-selected": "false", dataset: { index }, title: titleOf(token) },
+      tokenText(token),
+    );
+    this.heat(place, token);
+    return place;
+  }
+
+  /** Colour the tokens again, and draw the scale of the colours. */
+  paint() {
+    for (const place of this.tokens.children) {
+      const token = this.branch?.tokens[Number(place.dataset.index)];
+      if (token) this.heat(place, token);
+    }
+    const isExcess = this.colour === "excess";
+    this.scale.replaceChildren(
+      h("span", {}, isExcess ? `−${FULL_HEAT.excess}` : "0"),
+      h("i", { class: isExcess ? "both" : null }),
+      h("span", {}, `${FULL_HEAT[this.colour]} bits`),
+    );
+  }
+
+  heat(place, token) {
+    const value = this.valueOf(token) / FULL_HEAT[this.colour];
+    place.style.setProperty("--heat", Math.min(1, Math.abs(value)).toFixed(3));
+    place.classList.toggle("cool", value < 0);
+    place.classList.toggle("outside", token.true_bits === null);
+  }
+
+  valueOf(token) {
+    if (this.colour !== "excess") return token[this.colour] ?? 0;
+    return typeof token.true_bits === "number" ? token.bits - token.true_bits : 0;
+  }
+}
+
+function titleOf(token) {
+  if (token.bits === undefined) return tokenLabel(token);
+  if (token.true_bits === undefined) return `${tokenLabel(token)}: ${formatBits(token.bits)} bits`;
+  const truth = token.true_bits === null ? "impossible here" : `${formatBits(token.true_bits)} bits`;
+  return `${tokenLabel(token)}: model ${formatBits(token.bits)} bits, truly ${truth}`;
+}

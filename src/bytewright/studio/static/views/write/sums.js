@@ -1,0 +1,66 @@
+/** The sums of a text in the view Write, and the chart of its tokens. */
+import { lineChart } from "../../lib/chart.js";
+import { figure, h } from "../../lib/dom.js";
+import { formatBits } from "../../lib/format.js";
+
+/** Return the sums over the tokens of a branch, in bits. */
+export function sumBits(branch) {
+  const total = { bits: 0, true: 0, excess: 0, expected: 0, numTrue: 0 };
+  for (const token of branch.tokens) {
+    total.bits += token.bits ?? 0;
+    if (typeof token.true_bits === "number") {
+      total.numTrue += 1;
+      total.true += token.true_bits;
+      total.excess += token.bits - token.true_bits;
+      total.expected += token.before?.expected_excess ?? 0;
+    }
+  }
+  return total;
+}
+
+export class Sums {
+  constructor(signal) {
+    this.figures = h("dl", { class: "figures write-figures" });
+    this.chartBox = h("div", {});
+    this.chart = lineChart(this.chartBox, { height: 210, signal });
+    this.frame = 0;
+  }
+
+  /** Draw the sums in the next frame, once for many tokens. */
+  show(branch, hasTruth) {
+    cancelAnimationFrame(this.frame);
+    this.frame = requestAnimationFrame(() => {
+      this.drawFigures(branch ?? { tokens: [] }, hasTruth);
+      this.drawChart(branch ?? { tokens: [] }, hasTruth);
+    });
+  }
+
+  drawFigures(branch, hasTruth) {
+    const total = sumBits(branch);
+    const count = branch.tokens.length;
+    const rows = [
+      ["Tokens", String(count), ""],
+      ["Model, bits", formatBits(total.bits, 1), count ? `${formatBits(total.bits / count)} / token` : ""],
+    ];
+    if (hasTruth) {
+      const mean = (value, digits) => (total.numTrue ? `${formatBits(value / total.numTrue, digits)} / token` : "");
+      rows.push(["True, bits", formatBits(total.true, 1), mean(total.true, 2)]);
+      rows.push(["Excess, bits", formatBits(total.excess, 1), mean(total.excess, 3)]);
+      rows.push(["Expected excess", formatBits(total.expected, 1), mean(total.expected, 3)]);
+      rows.push(["In the grammar", String(total.numTrue), `of ${count} tokens`]);
+    }
+    this.figures.replaceChildren(...rows.map((row) => figure(...row)));
+  }
+
+  drawChart(branch, hasTruth) {
+    const points = (key) => branch.tokens.map((token, index) => [index + 1, token[key]]);
+    const series = [{ name: "model", colour: "var(--c1)", points: points("bits") }];
+    if (hasTruth) series.unshift({
+      name: "grammar",
+      colour: "var(--c2)",
+      wide: true, // the model's line is drawn on it, and both stay visible
+      points: points("true_bits"),
+    });
+    this.chart.update({ title: "Surprise of each token", x: { label: "token" }, y: { label: "bits" }, series });
+  }
+}
