@@ -288,6 +288,22 @@ def test_inside_reads_another_text_and_run(page: Page, studio: OpenStudio) -> No
     page.until(lambda: "words" in page.text(".story"))
 
 
+def test_an_error_of_inside_hides_the_results_of_the_text_before(driver: Any, studio: OpenStudio) -> None:
+    with open_studio(studio.server.studio.folder.path) as ending:
+        page = Page(driver, ending.url)
+        page.open(f"inside?run={run_id(ending, 'run')}")
+        page.until(lambda: page.all(".lens td"))
+    assert page.find(".map canvas").is_displayed()
+    page.click(".inside-form .primary")
+    page.until(lambda: page.all(".inside-status.error"))
+    assert not page.find(".map canvas").is_displayed()
+    page.press("t")
+    page.until(lambda: page.script("return document.documentElement.dataset.theme") == "light")
+    page.script("localStorage.clear()")
+    driver.get("about:blank")
+    assert all("ERR_CONNECTION_REFUSED" in message for message in page.messages())
+
+
 def test_views_are_reached_by_keys_and_a_stream_ends_when_its_view_is_left(
     page: Page, studio: OpenStudio
 ) -> None:

@@ -119,6 +119,7 @@ class InsideView {
   }
 
   fail(error) {
+    this.reading = null; // the hidden results are not redrawn
     this.results.hidden = true;
     this.status.textContent = error.message;
     this.status.classList.add("error");

@@ -144,7 +144,7 @@ export class HeadMap {
   /** Return the labels of the tokens, as many as have a place. */
   drawLabels() {
     const count = this.reading.ids.length;
-    const size = Math.min(608, this.map.clientWidth - 80);
+    const size = Math.max(LABEL_HEIGHT, Math.min(608, this.map.clientWidth - 80));
     const step = Math.ceil((count * LABEL_HEIGHT) / size);
     const labels = [];
     for (let index = 0; index < count; index += step) {
