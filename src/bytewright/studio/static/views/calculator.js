@@ -1,8 +1,8 @@
 /** The view Calculator: sliders for a model and its training; the server predicts the costs. */
 import { getJson, isAbort, postJson, showError } from "../lib/api.js";
-import { choice, debounce, field, figure, h, select, slider } from "../lib/dom.js";
-import { formatBytes, formatCount, formatEnergy, formatFigure, formatFlops, formatInteger, formatSeconds, formatShare, isNumber } from "../lib/format.js";
-import { seriesColour } from "../lib/theme.js";
+import { choice, debounce, field, h, select, slider } from "../lib/dom.js";
+import { formatCount, formatInteger, isNumber } from "../lib/format.js";
+import { Costs } from "./calculator/costs.js";
 
 const LAYERS = [1, 2, 3, 4, 5, 6, 8, 10, 12, 14, 16, 18, 20, 24, 28, 32, 36, 40, 48, 56, 64, 80, 96, 126];
 const WIDTHS = [
@@ -14,13 +14,6 @@ const VOCABULARIES = [256, 512, 1024, 2048, 3072, 4096, 8192, 10000, 16384, 3200
 const BATCHES = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096];
 const TOKENS = Array.from({ length: 57 }, (_, index) => niceNumber(10 ** (6 + index / 6)));
 const SIZES = Array.from({ length: 73 }, (_, index) => niceNumber(10 ** (6 + index / 12)));
-const MOMENTS = {
-  loss: "while computing the loss",
-  norm: "in the backward pass, final norm",
-  ffn: "in the backward pass, feed-forward layer",
-  attention: "in the backward pass, attention layer",
-  update: "while updating the weights",
-};
 
 export async function mount(element, context) {
   const choices = await getJson("/api/calculator", { signal: context.signal });
@@ -54,13 +47,34 @@ class Calculator {
   }
 
   build(element) {
-    const size = (name, label, values) => slider({
-      label,
-      values: withValue(values, this.shape[name]),
-      value: this.shape[name],
-      format: formatInteger,
-      onInput: (value) => this.change({ [name]: value }),
-    });
+    this.propose = debounce((value) => this.fetchProposal(value), 150, this.context.signal);
+    this.costs = new Costs();
+    this.problem = h("div", { role: "alert", class: "calc-problem" });
+    const controls = h(
+      "section",
+      { class: "card calc-controls", "aria-label": "Model and training" },
+      this.buildModel(),
+      this.buildTraining(),
+    );
+    const answer = h(
+      "div",
+      { class: "content" },
+      h(
+        "section",
+        { class: "card calc-answer", "aria-label": "Costs", "aria-live": "polite" },
+        this.costs.figures,
+        this.problem,
+      ),
+      h("section", { class: "card", "aria-label": "Where they go" }, this.costs.bars),
+      h("details", { class: "card" }, h("summary", {}, "Table for a recipe"), this.costs.recipe),
+    );
+    element.append(
+      h("header", {}, h("h1", {}, "Calculator"), h("p", {}, "What a model costs before it is trained, predicted by formula.")),
+      h("div", { class: "sides wide" }, controls, answer),
+    );
+  }
+
+  buildModel() {
     this.preset = select(
       [["", "own shape"], ...Object.keys(this.choices.presets).map((name) => [name, name])],
       this.findPreset(),
@@ -73,101 +87,102 @@ class Calculator {
       format: formatCount,
       onInput: (value) => this.propose(value),
     });
-    this.propose = debounce((value) => this.fetchProposal(value), 150, this.context.signal);
     this.sizes = h("div", { class: "sliders" });
-    this.makeSizes = () => {
-      this.sizes.replaceChildren(
-        size("num_layers", "Layers", LAYERS),
-        size("d_model", "Width (d_model)", WIDTHS),
-        slider({
-          label: "Heads × size of a head",
-          values: divisors(this.shape.d_model),
-          value: this.shape.num_heads,
-          format: (value) => `${formatInteger(value)} × ${formatInteger(this.shape.d_model / value)}`,
-          onInput: (value) => this.change({ num_heads: value, num_kv_heads: value }),
-        }),
-        slider({
-          label: "Feed-forward width (d_ff)",
-          min: 64,
-          max: Math.max(64 * Math.ceil(this.shape.d_model / 8), this.shape.d_ff),
-          step: this.shape.d_ff % 64 ? 1 : 64,
-          value: this.shape.d_ff,
-          format: formatInteger,
-          onInput: (value) => this.change({ d_ff: value }),
-        }),
-        size("context_length", "Context, tokens", CONTEXTS),
-        size("vocab_size", "Vocabulary", VOCABULARIES),
-      );
-    };
     this.makeSizes();
     this.tied = h("input", { type: "checkbox" });
     this.tied.checked = this.shape.tie_embeddings;
     this.tied.addEventListener("change", () => this.change({ tie_embeddings: this.tied.checked }));
-    const train = (key) => (value) => {
-      this.setup[key] = value;
-      this.save();
-    };
-    this.parts = slider({
-      label: "Accumulation steps",
-      values: withValue(BATCHES.slice(0, 9), this.setup.accumulate),
-      value: this.setup.accumulate,
-      format: formatInteger,
-      onInput: (value) => this.setBatch(this.setup.batch_size, value),
-    });
-    const controls = h(
-      "section",
-      { class: "card calc-controls", "aria-label": "Model and training" },
+    return [
       h("div", { class: "group" }, h("h2", {}, "Model"), field("Start from", this.preset), this.wanted),
       this.sizes,
       h("label", { class: "check" }, this.tied, "embedding and head share their weights"),
+    ];
+  }
+
+  /** Make the sliders of the shape; their positions depend on it. */
+  makeSizes() {
+    const { shape } = this;
+    const size = (name, label, values) => slider({
+      label,
+      values: withValue(values, shape[name]),
+      value: shape[name],
+      format: formatInteger,
+      onInput: (value) => this.change({ [name]: value }),
+    });
+    this.sizes.replaceChildren(
+      size("num_layers", "Layers", LAYERS),
+      size("d_model", "Width (d_model)", WIDTHS),
+      slider({
+        label: "Heads × size of a head",
+        values: divisors(shape.d_model),
+        value: shape.num_heads,
+        format: (value) => `${formatInteger(value)} × ${formatInteger(shape.d_model / value)}`,
+        onInput: (value) => this.change({ num_heads: value, num_kv_heads: value }),
+      }),
+      slider({
+        label: "Feed-forward width (d_ff)",
+        min: 64,
+        max: Math.max(64 * Math.ceil(shape.d_model / 8), shape.d_ff),
+        step: shape.d_ff % 64 ? 1 : 64,
+        value: shape.d_ff,
+        format: formatInteger,
+        onInput: (value) => this.change({ d_ff: value }),
+      }),
+      size("context_length", "Context, tokens", CONTEXTS),
+      size("vocab_size", "Vocabulary", VOCABULARIES),
+    );
+  }
+
+  buildTraining() {
+    const { setup, choices } = this;
+    const set = (key) => (value) => {
+      setup[key] = value;
+      this.save();
+    };
+    return [
       h("h2", {}, "Training"),
-      h(
-        "div",
-        { class: "sliders" },
-        slider({
-          label: "Batch, sequences",
-          values: withValue(BATCHES, this.setup.batch_size),
-          value: this.setup.batch_size,
-          format: formatInteger,
-          onInput: (value) => this.setBatch(value, this.setup.accumulate),
-        }),
-        this.parts,
-        slider({
-          label: "Tokens of the run",
-          values: withValue([0, ...TOKENS], this.setup.num_tokens),
-          value: this.setup.num_tokens,
-          format: (value) => (value ? formatCount(value) : "20 per parameter"),
-          onInput: train("num_tokens"),
-        }),
-      ),
+      h("div", { class: "sliders" }, this.makeTrainingSliders(set)),
       h(
         "div",
         { class: "row" },
-        field("Optimizer", select(this.choices.optimizers.map((name) => [name, name]), this.setup.optimizer, train("optimizer"))),
-        field("Device", select(this.choices.devices, this.setup.device, train("device"))),
+        field("Optimizer", select(choices.optimizers.map((name) => [name, name]), setup.optimizer, set("optimizer"))),
+        field("Device", select(choices.devices, setup.device, set("device"))),
       ),
       h(
         "div",
         { class: "row" },
         h("span", { class: "quiet", "aria-hidden": "true" }, "Precision"),
-        choice("Precision", [["bf16", "bf16"], ["fp32", "fp32"]], this.setup.precision, train("precision")),
+        choice("Precision", [["bf16", "bf16"], ["fp32", "fp32"]], setup.precision, set("precision")),
       ),
-    );
-    this.figures = h("dl", { class: "figures" });
-    this.bars = h("div", { class: "cost-bars" });
-    this.recipe = h("pre", { tabindex: 0 });
-    this.problem = h("div", { role: "alert", class: "calc-problem" });
-    const answer = h(
-      "div",
-      { class: "content" },
-      h("section", { class: "card calc-answer", "aria-label": "Costs", "aria-live": "polite" }, this.figures, this.problem),
-      h("section", { class: "card", "aria-label": "Where they go" }, this.bars),
-      h("details", { class: "card" }, h("summary", {}, "Table for a recipe"), this.recipe),
-    );
-    element.append(
-      h("header", {}, h("h1", {}, "Calculator"), h("p", {}, "What a model costs before it is trained, predicted by formula.")),
-      h("div", { class: "sides wide" }, controls, answer),
-    );
+    ];
+  }
+
+  makeTrainingSliders(set) {
+    const { setup } = this;
+    this.parts = slider({
+      label: "Accumulation steps",
+      values: withValue(BATCHES.slice(0, 9), setup.accumulate),
+      value: setup.accumulate,
+      format: formatInteger,
+      onInput: (value) => this.setBatch(setup.batch_size, value),
+    });
+    return [
+      slider({
+        label: "Batch, sequences",
+        values: withValue(BATCHES, setup.batch_size),
+        value: setup.batch_size,
+        format: formatInteger,
+        onInput: (value) => this.setBatch(value, setup.accumulate),
+      }),
+      this.parts,
+      slider({
+        label: "Tokens of the run",
+        values: withValue([0, ...TOKENS], setup.num_tokens),
+        value: setup.num_tokens,
+        format: (value) => (value ? formatCount(value) : "20 per parameter"),
+        onInput: set("num_tokens"),
+      }),
+    ];
   }
 
   start() {
@@ -259,79 +274,9 @@ class Calculator {
   }
 
   draw(answer) {
-    const { costs } = answer;
-    this.figures.replaceChildren(
-      figure("Parameters", formatCount(costs.parameters), formatInteger(costs.parameters)),
-      figure("Compute of the run", formatFlops(costs.flops), `${formatFlops(answer.training_flops_per_token)} per token`),
-      figure(
-        "Tokens",
-        formatCount(costs.num_tokens),
-        costs.has_assumed_tokens ? "20 per parameter" : `${formatCount(answer.tokens_per_step)} per step`,
-      ),
-      figure(
-        "Peak memory",
-        formatBytes(costs.memory_bytes),
-        `${costs.fits === false ? "does not fit" : "of"} ${formatBytes(costs.available_bytes)}`,
-        costs.fits === false ? "bad" : "",
-      ),
-      figure(
-        "Largest batch",
-        costs.largest_batch < 1e6 ? formatInteger(costs.largest_batch) : formatCount(costs.largest_batch),
-        costs.largest_batch === 0 ? "not even one sequence fits" : "sequences that fit",
-      ),
-      figure(
-        "Time",
-        isNumber(costs.seconds) ? formatSeconds(costs.seconds) : "unknown",
-        isNumber(costs.tokens_per_second) ? `${formatCount(costs.tokens_per_second)} tokens/s` : "no measured speed",
-      ),
-      figure("Utilisation", isNumber(costs.mfu) ? formatShare(costs.mfu) : "–", "of the peak (MFU)"),
-      figure(
-        "Energy",
-        formatEnergy(costs.kilowatt_hours),
-        isNumber(costs.watts) ? `at ${formatInteger(costs.watts)} W` : "power not known",
-      ),
-    );
-    this.bars.replaceChildren(
-      drawBar("Parameters", Object.entries(answer.parameters), formatCount),
-      drawBar("Compute per token, forward pass", Object.entries(answer.flops_per_token), formatFlops),
-      drawBar(`Peak memory, ${MOMENTS[answer.memory_moment] ?? answer.memory_moment}`, Object.entries(answer.memory), formatBytes),
-    );
-    this.recipe.textContent = answer.recipe;
-    if (document.activeElement !== this.wanted.input) this.wanted.set(costs.parameters);
+    this.costs.draw(answer);
+    if (document.activeElement !== this.wanted.input) this.wanted.set(answer.costs.parameters);
   }
-}
-
-/** Return a bar of shares with a list of its parts. */
-function drawBar(title, parts, format) {
-  const total = parts.reduce((sum, [, value]) => sum + value, 0) || 1;
-  const shown = parts.filter(([, value]) => value > 0).map(([name, value], index) => ({
-    name: name.replaceAll("_", " "),
-    value,
-    share: value / total,
-    colour: seriesColour(index),
-  }));
-  return h(
-    "figure",
-    { class: "cost-bar" },
-    h("figcaption", { class: "row" }, h("h3", {}, title), h("b", { class: "end" }, format(total))),
-    h(
-      "div",
-      { class: "track", "aria-hidden": "true" },
-      shown.map((each) => h("span", { style: { "flex-grow": String(each.share), "--c": each.colour }, title: each.name })),
-    ),
-    h(
-      "ul",
-      {},
-      shown.map((each) => h(
-        "li",
-        { style: { "--c": each.colour } },
-        h("i", {}),
-        h("span", {}, each.name),
-        h("b", {}, format(each.value)),
-        h("small", { class: "quiet" }, formatShare(each.share)),
-      )),
-    ),
-  );
 }
 
 /** Return the numbers of heads that divide a width into heads of an even size of at least 8. */

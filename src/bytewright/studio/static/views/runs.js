@@ -2,19 +2,13 @@
 import { getJson, isAbort, streamEvents } from "../lib/api.js";
 import { lineChart } from "../lib/chart.js";
 import { choice, debounce, h, select } from "../lib/dom.js";
-import { formatFigure, formatInteger, formatSeconds, isNumber } from "../lib/format.js";
+import { formatQuantity, isNumber } from "../lib/format.js";
 import { seriesColour } from "../lib/theme.js";
+import { AXES, Curves, METRICS } from "./runs/curves.js";
 import { drawDetails } from "./runs/details.js";
+import { drawItem } from "./runs/item.js";
 
 const MAX_SELECTED = 8;
-const METRICS = {
-  loss: { title: "Loss", unit: "nats per token", hasFloor: true },
-  bits_per_byte: { title: "Bits per byte", unit: "on windows of the validation text", hasFloor: true },
-  lr: { title: "Learning rate", unit: "learning rate" },
-  gradient_norm: { title: "Gradient norm", unit: "norm" },
-  tokens_per_second: { title: "Speed", unit: "tokens per second" },
-};
-const AXES = { step: "Steps", tokens: "Tokens", seconds: "Time" };
 const SORTS = [["newest", "Newest"], ["name", "Name"], ["loss", "Lowest loss"]];
 
 export async function mount(element, context) {
@@ -57,6 +51,23 @@ class RunsView {
     this.list = h("ul", { class: "runs" });
     this.chartElement = h("figure", {});
     this.chart = lineChart(this.chartElement, { height: 360, signal });
+    this.details = h("div", { class: "details" });
+    const controls = this.buildControls();
+    const list = h("div", { class: "row" }, this.filter, this.sort);
+    const curves = h("section", { class: "card", "aria-label": "Curves" }, controls, this.chartElement);
+    this.parts = [
+      h("header", {}, h("h1", {}, "Runs"), this.count, this.lost),
+      h(
+        "div",
+        { class: "sides" },
+        h("section", { class: "card side", "aria-label": "List of runs" }, list, this.list),
+        h("div", { class: "content" }, curves, this.details),
+      ),
+    ];
+  }
+
+  /** Return the controls of the chart. */
+  buildControls() {
     this.distance = h("input", { type: "checkbox" });
     this.distance.checked = this.isDistance;
     this.distance.addEventListener("change", () => {
@@ -68,38 +79,14 @@ class RunsView {
     this.unknownFloor = h("span", { class: "off" }, "floor unknown");
     const text = h("span", { class: "either" }, this.knownFloor, this.unknownFloor);
     this.distanceLabel = h("label", { class: "check" }, this.distance, text);
-    this.details = h("div", { class: "details" });
-    const controls = h(
+    const metrics = Object.entries(METRICS).map(([key, each]) => [key, each.title]);
+    return h(
       "div",
       { class: "row controls" },
-      choice(
-        "Metric",
-        Object.entries(METRICS).map(([key, each]) => [key, each.title]),
-        this.metric,
-        (key) => this.setAxes({ metric: key }),
-      ),
+      choice("Metric", metrics, this.metric, (key) => this.setAxes({ metric: key })),
       choice("Horizontal axis", Object.entries(AXES), this.axis, (key) => this.setAxes({ axis: key })),
       this.distanceLabel,
     );
-    this.parts = [
-      h("header", {}, h("h1", {}, "Runs"), this.count, this.lost),
-      h(
-        "div",
-        { class: "sides" },
-        h(
-          "section",
-          { class: "card side", "aria-label": "List of runs" },
-          h("div", { class: "row" }, this.filter, this.sort),
-          this.list,
-        ),
-        h(
-          "div",
-          { class: "content" },
-          h("section", { class: "card", "aria-label": "Curves" }, controls, this.chartElement),
-          this.details,
-        ),
-      ),
-    ];
   }
 
   async start() {
@@ -147,6 +134,11 @@ class RunsView {
     this.follow();
     this.drawChart();
     this.drawDetails();
+  }
+
+  /** Return the colour of a selected run. */
+  colourOf(id) {
+    return seriesColour(this.colours.get(id));
   }
 
   /** Follow the selected runs if the page is visible, and get their settings. */
@@ -227,7 +219,7 @@ class RunsView {
     );
     const numActive = [...this.runs.values()].filter((run) => run.state === "running").length;
     const active = numActive ? `, ${numActive} of them running` : "";
-    this.count.textContent = `${formatInteger(this.runs.size)} ${this.runs.size === 1 ? "run" : "runs"} in ${this.context.studio.folder}${active}`;
+    this.count.textContent = `${formatQuantity(this.runs.size, "run")} in ${this.context.studio.folder}${active}`;
     if (!this.runs.size) {
       this.list.replaceChildren(h(
         "li",
@@ -254,106 +246,30 @@ class RunsView {
   /** Return the list item of a run: a new one only if its contents changed, so that clicks are not lost. */
   keepItem(run) {
     const key = JSON.stringify([run, this.selected.includes(run.id), this.colours.get(run.id)]);
-    if (this.items.get(run.id)?.key !== key) this.items.set(run.id, { key, item: this.drawItem(run) });
+    if (this.items.get(run.id)?.key !== key) {
+      const colour = this.selected.includes(run.id) ? this.colourOf(run.id) : null;
+      this.items.set(run.id, { key, item: drawItem(run, { colour, onToggle: () => this.toggle(run.id) }) });
+    }
     return this.items.get(run.id).item;
   }
 
-  drawItem(run) {
-    const isSelected = this.selected.includes(run.id);
-    const style = isSelected ? { "accent-color": seriesColour(this.colours.get(run.id)) } : {};
-    const input = h("input", { type: "checkbox", dataset: { run: run.id }, style });
-    input.checked = isSelected;
-    input.addEventListener("change", () => this.toggle(run.id));
-    const share = isNumber(run.num_steps) && run.num_steps > 0 ? Math.min(1, (run.step ?? 0) / run.num_steps) : null;
-    const figures = [];
-    const loss = run.validation_loss ?? run.loss;
-    if (isNumber(loss)) {
-      const [name, title] = isNumber(run.validation_loss)
-        ? ["validation loss", "nats per token, on windows of the validation text"]
-        : ["training loss", "nats per token"];
-      figures.push(h("span", { title }, `${name} ${formatFigure(loss)}`));
-    }
-    if (isNumber(run.step) && run.state !== "imported" && run.state !== "broken") {
-      const total = run.num_steps ? ` of ${formatInteger(run.num_steps)}` : "";
-      const step = formatInteger(run.step);
-      figures.push(h("span", {}, run.state === "complete" ? `${step} steps` : `step ${step}${total}`));
-    }
-    if (isNumber(run.seconds_left)) figures.push(h("span", {}, `${formatSeconds(run.seconds_left)} left`));
-    if (run.state === "broken") figures.push(h("span", { class: "reason" }, run.detail));
-    return h(
-      "li",
-      { class: isSelected ? "selected" : "" },
-      h(
-        "label",
-        {},
-        input,
-        h("span", { class: "name", title: run.name }, run.name),
-        h("span", { class: `state ${run.state}` }, run.state === "reading" ? "reading …" : run.state),
-        h("span", { class: "sub" }, figures),
-        run.state === "running" && share !== null && h("span", { class: "progress", style: { "--share": `${100 * share}%` } }),
-      ),
-    );
-  }
-
   drawChart() {
-    const metric = METRICS[this.metric];
-    const series = [];
-    const scaled = []; // the series that the vertical axis must show: a diverged run can leave the chart
-    const floors = [];
-    const drawn = this.selected.map((id) => this.runs.get(id)).filter((run) => isDrawn(run));
-    for (const id of this.selected) {
-      const run = this.runs.get(id);
-      const data = this.data.get(id);
-      const numBefore = series.length;
-      if (!isDrawn(run)) continue;
-      const colour = seriesColour(this.colours.get(id));
-      const floor = this.metric === "loss" ? run.floor_nats : this.metric === "bits_per_byte" ? run.floor : null;
-      if (isNumber(floor)) floors.push({ floor, bits: run.floor });
-      const points = (column) => {
-        if (!data) return [];
-        const [x, y] = [data.columns.indexOf(this.axis), data.columns.indexOf(column)];
-        return data.rows.filter((row) => row[x] !== null && row[y] !== null).map((row) => [row[x], row[y]]);
-      };
-      if (this.metric === "loss") {
-        const validation = points("validation_loss");
-        series.push({
-          name: validation.length ? "" : `${run.name}, training`,
-          colour,
-          points: points("loss"),
-          dashed: validation.length > 0,
-        });
-        if (validation.length) series.push({ name: run.name, colour, points: validation, dots: validation.length < 40 });
-      } else series.push({ name: run.name, colour, points: points(this.metric), dots: points(this.metric).length < 40 });
-      if (run.state !== "diverged") scaled.push(...series.slice(numBefore));
-    }
-    // A floor is shown only if all selected runs have the same: different texts have different entropies.
-    const isEqual = (each) => Math.abs(each.bits - floors[0].bits) < 1e-3 * each.bits;
-    const isShared = floors.length > 0 && floors.length === drawn.length && floors.every(isEqual);
-    const floor = metric.hasFloor && isShared ? Math.min(...floors.map((each) => each.floor)) : null;
-    const isAbove = floor !== null && series.every((each) => each.points.every(([, y]) => y > floor));
-    const isDistance = this.isDistance && isAbove;
+    const curves = new Curves(this.selected.map((id) => this.runs.get(id)), {
+      metric: this.metric,
+      axis: this.axis,
+      data: this.data,
+      colourOf: (id) => this.colourOf(id),
+    });
+    const isAbove = curves.isAboveFloor();
     this.distance.disabled = !isAbove;
-    const isUnknown = Boolean(metric.hasFloor) && !isAbove;
+    const isUnknown = curves.needsFloor() && !isAbove;
     this.knownFloor.classList.toggle("off", isUnknown);
     this.unknownFloor.classList.toggle("off", !isUnknown);
     this.distanceLabel.title = isAbove
       ? "Subtract the entropy of the text, on a log axis"
       : "Needs runs on the same text with a known entropy, with losses above it";
-    const lossTitle = series.some((each) => each.dashed) ? "Validation loss on windows (training loss dotted)" : "Training loss";
-    const title = this.metric === "loss" ? lossTitle : metric.title;
-    this.chart.update({
-      title: isDistance ? `${title} above the entropy floor of ${formatFigure(floor)}` : title,
-      x: { label: { step: "steps", tokens: "tokens", seconds: "seconds of training" }[this.axis] },
-      y: {
-        label: metric.unit,
-        log: isDistance,
-        origin: isDistance ? floor : 0,
-        limits: limitsOf(scaled.length ? scaled : series, { floor, metric, isDistance }),
-      },
-      series,
-      references: floor !== null && !isDistance ? [{ label: `entropy floor ${formatFigure(floor)}`, y: floor }] : [],
-      empty: this.selected.length ? "no records yet" : this.runs.size ? "select a run" : "no runs yet",
-    });
+    const empty = this.selected.length ? "no records yet" : this.runs.size ? "select a run" : "no runs yet";
+    this.chart.update({ ...curves.describe(this.isDistance && isAbove), empty });
   }
 
   drawDetails() {
@@ -361,7 +277,7 @@ class RunsView {
     const parts = drawDetails(runs, {
       settings: this.settings,
       samples: this.samples,
-      colourOf: (id) => seriesColour(this.colours.get(id)),
+      colourOf: (id) => this.colourOf(id),
     });
     const isOpen = this.details.querySelector("details")?.open;
     const scrolls = [...this.details.querySelectorAll(".sample blockquote")].map((each) => each.scrollTop);
@@ -369,19 +285,4 @@ class RunsView {
     if (isOpen) this.details.querySelector("details")?.setAttribute("open", "");
     [...this.details.querySelectorAll(".sample blockquote")].forEach((each, index) => (each.scrollTop = scrolls[index] ?? 0));
   }
-}
-
-/** Return whether a run has a curve: an imported run and one that has just started have none. */
-function isDrawn(run) {
-  return Boolean(run) && run.state !== "broken" && (isNumber(run.loss) || isNumber(run.validation_loss));
-}
-
-/** Return limits of the vertical axis; they leave out the steep start of a loss, unless the axis is a log one. */
-function limitsOf(series, { floor, metric, isDistance }) {
-  if (!metric.hasFloor) return null;
-  const values = series.flatMap((each) => each.points.map(([, y]) => y)).sort((a, b) => a - b);
-  if (isDistance) return [values[0], values.at(-1)];
-  if (values.length < 8) return null;
-  const high = values[Math.floor(0.93 * (values.length - 1))];
-  return [floor ?? values[0], Math.max(high, values[0] * 1.02)];
 }

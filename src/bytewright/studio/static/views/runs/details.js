@@ -2,6 +2,22 @@
 import { figure, h } from "../../lib/dom.js";
 import { formatCount, formatFigure, formatInteger, formatSeconds, formatShare, isNumber } from "../../lib/format.js";
 
+const COMPARED = [
+  ["State", (run) => run.state],
+  ["Step", (run) => formatInteger(run.step)],
+  ["Validation loss, windows (nats per token)", (run) => formatFigure(run.validation_loss)],
+  ["Bits per byte, windows", (run) => formatFigure(run.bits_per_byte)],
+  ["Bits per byte, whole documents", (run) => formatFigure(run.document_bits_per_byte)],
+  [
+    "Bits per byte above the floor, windows",
+    (run) => (isNumber(run.floor) && isNumber(run.bits_per_byte) ? formatFigure(run.bits_per_byte - run.floor, 3) : "–"),
+  ],
+  ["Tokens", (run) => formatCount(run.tokens)],
+  ["Tokens per second", (run) => formatCount(run.tokens_per_second)],
+  ["Time", (run) => formatSeconds(run.seconds)],
+  ["Parameters", (run) => formatCount(run.parameters)],
+];
+
 /**
  * Return the elements that describe runs. `settings` and `samples` are maps from the id of a run, and
  * `colourOf(id)` is the colour of a run in the chart.
@@ -76,71 +92,54 @@ function drawReports(reports) {
 }
 
 function drawComparison(runs, { settings: settingsOf, colourOf }) {
-  const rows = [
-    ["State", (run) => run.state],
-    ["Step", (run) => formatInteger(run.step)],
-    ["Validation loss, windows (nats per token)", (run) => formatFigure(run.validation_loss)],
-    ["Bits per byte, windows", (run) => formatFigure(run.bits_per_byte)],
-    ["Bits per byte, whole documents", (run) => formatFigure(run.document_bits_per_byte)],
-    [
-      "Bits per byte above the floor, windows",
-      (run) => (isNumber(run.floor) && isNumber(run.bits_per_byte) ? formatFigure(run.bits_per_byte - run.floor, 3) : "–"),
-    ],
-    ["Tokens", (run) => formatCount(run.tokens)],
-    ["Tokens per second", (run) => formatCount(run.tokens_per_second)],
-    ["Time", (run) => formatSeconds(run.seconds)],
-    ["Parameters", (run) => formatCount(run.parameters)],
-  ].map(([name, read]) => [name, runs.map(read)]);
-  const folder = commonFolder(runs.map((run) => run.name));
   const settings = runs.map((run) => settingsOf.get(run.id) ?? {});
-  const readable = settings.filter((each) => Object.keys(each).length); // a broken run has no settings
-  const keys = [...new Set(readable.flatMap((each) => Object.keys(each)))].filter((key) => !key.startsWith("data."));
-  const differing = keys.filter((key) => {
-    const compared = readable.filter((each) => key in each || isNone(each, key));
-    return new Set(compared.map((each) => String(each[key] ?? "–"))).size > 1;
-  });
-  const line = ([name, values], className = "") => h(
+  const differing = findDiffering(settings);
+  const line = (name, values, className = "") => h(
     "tr",
     { class: className },
     h("th", { scope: "row" }, name),
     values.map((value) => h("td", { class: "number" }, value)),
   );
+  const table = h(
+    "table",
+    { class: "compare" },
+    drawComparisonHead(runs, colourOf),
+    h("tbody", {}, COMPARED.map(([name, read]) => line(name, runs.map(read)))),
+    differing.length > 0 && h(
+      "tbody",
+      {},
+      h("tr", {}, h("th", { colspan: runs.length + 1, class: "group" }, "Settings that differ")),
+      differing.map((key) => line(key, settings.map((each) => String(each[key] ?? "–")), "setting")),
+    ),
+  );
   return h(
     "section",
     { class: "card", "aria-label": "Comparison" },
     h("h2", {}, "Comparison"),
-    h(
-      "div",
-      { class: "scroll" },
-      h(
-        "table",
-        { class: "compare" },
-        h(
-          "thead",
-          {},
-          h(
-            "tr",
-            {},
-            h("th", {}, h("span", { class: "hidden" }, "figure")),
-            runs.map((run) => h(
-              "th",
-              { scope: "col", class: "number", title: run.name },
-              h("i", { style: { "--c": colourOf(run.id) } }),
-              h("span", {}, shorten(run.name.slice(folder.length))),
-            )),
-          ),
-        ),
-        h("tbody", {}, rows.map((row) => line(row))),
-        differing.length > 0 && h(
-          "tbody",
-          {},
-          h("tr", {}, h("th", { colspan: runs.length + 1, class: "group" }, "Settings that differ")),
-          differing.map((key) => line([key, settings.map((each) => String(each[key] ?? "–"))], "setting")),
-        ),
-      ),
-    ),
+    h("div", { class: "scroll" }, table),
     drawReports([...new Map(runs.flatMap((run) => run.reports).map((report) => [report.id, report])).values()]),
   );
+}
+
+function drawComparisonHead(runs, colourOf) {
+  const folder = commonFolder(runs.map((run) => run.name));
+  const heads = runs.map((run) => h(
+    "th",
+    { scope: "col", class: "number", title: run.name },
+    h("i", { style: { "--c": colourOf(run.id) } }),
+    h("span", {}, shorten(run.name.slice(folder.length))),
+  ));
+  return h("thead", {}, h("tr", {}, h("th", {}, h("span", { class: "hidden" }, "figure")), heads));
+}
+
+/** Return the keys of the settings in which runs differ, without those of their data. */
+function findDiffering(settings) {
+  const readable = settings.filter((each) => Object.keys(each).length); // a broken run has no settings
+  const keys = [...new Set(readable.flatMap((each) => Object.keys(each)))].filter((key) => !key.startsWith("data."));
+  return keys.filter((key) => {
+    const compared = readable.filter((each) => key in each || isNone(each, key));
+    return new Set(compared.map((each) => String(each[key] ?? "–"))).size > 1;
+  });
 }
 
 /**
