@@ -273,6 +273,20 @@ def test_a_chart_labels_its_ticks_with_all_digits(driver: Any, tmp_path: Path) -
     assert page.messages() == []
 
 
+def test_the_position_of_a_cursor_does_not_cover_the_title_of_the_axis(page: Page) -> None:
+    page.open("runs")
+    page.until(lambda: page.all(".chart path.line[d^=M]"))
+    page.script("document.querySelector('.chart svg').focus()")
+    found = []
+    for key in (Keys.HOME, Keys.END):
+        page.press(key)
+        title = next(each for each in page.all(".chart text") if each.get_attribute("textContent") == "steps")
+        label = page.all(".chart text.halo")[-1]
+        found.append(title.is_displayed())
+        assert not title.is_displayed() or label.rect["x"] + label.rect["width"] < title.rect["x"]
+    assert found == [True, False]
+
+
 def test_an_address_selects_no_more_runs_than_there_are_colours(driver: Any, tmp_path: Path) -> None:
     for number in range(10):
         write_run(tmp_path / f"run{number}")

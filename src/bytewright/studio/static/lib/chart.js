@@ -91,20 +91,22 @@ function drawChart({ picture, legend, caption }, plot) {
   const { title = "", x, y } = plot.options;
   picture.dataset.clip ??= Math.random().toString(36).slice(2);
   const marks = s("g", {});
+  const xTitle = s("text", { x: plot.inner.right, y: plot.height - 4, "text-anchor": "end" }, x.label);
   picture.setAttribute("viewBox", `0 0 ${plot.width} ${plot.height}`);
   picture.setAttribute("aria-label", `${title}, ${y.label}, by ${x.label}. Arrow keys move the cursor.`);
   picture.replaceChildren(
     ...drawAxes(plot),
+    xTitle,
     ...drawSeries(plot, `clip-${picture.dataset.clip}`),
     ...drawReferences(plot),
     ...(plot.stops.length ? [] : [drawEmpty(plot)]),
     marks,
   );
   caption.replaceChildren(h("b", {}, title), h("span", { class: "quiet" }, y.label));
-  return new Cursor(plot, marks, drawLegend(legend, plot.series));
+  return new Cursor(plot, { marks, xTitle, values: drawLegend(legend, plot.series) });
 }
 
-function drawAxes({ options, height, inner, xTicks, yTicks, formatX, formatY }) {
+function drawAxes({ inner, xTicks, yTicks, formatX, formatY }) {
   const content = [];
   for (const [tick, place] of yTicks) {
     content.push(s("line", { x1: inner.left, x2: inner.right, y1: place, y2: place, class: "grid" }));
@@ -115,7 +117,6 @@ function drawAxes({ options, height, inner, xTicks, yTicks, formatX, formatY }) 
     content.push(s("line", { x1: place, x2: place, y1: inner.bottom, y2: inner.bottom + 4, class: "axis" }));
     content.push(s("text", { x: place, y: inner.bottom + 17, "text-anchor": "middle" }, formatX(tick)));
   }
-  content.push(s("text", { x: inner.right, y: height - 4, "text-anchor": "end" }, options.x.label));
   return content;
 }
 
@@ -174,9 +175,10 @@ function drawLegend(legend, series) {
 
 /** The cursor of a chart: a line at one of the positions of the data, whose values the legend shows. */
 class Cursor {
-  constructor(plot, marks, values) {
+  constructor(plot, { marks, xTitle, values }) {
     this.plot = plot;
     this.marks = marks;
+    this.xTitle = xTitle;
     this.values = values;
     this.index = null;
   }
@@ -190,17 +192,23 @@ class Cursor {
     const { inner, stops, placeX, formatX } = this.plot;
     this.index = index;
     this.marks.replaceChildren();
+    this.xTitle.removeAttribute("visibility");
     for (const value of this.values.values()) value.textContent = "";
     if (index === null || !stops.length) return;
     const place = placeX(stops[index]);
     this.marks.append(s("line", { x1: place, x2: place, y1: inner.top, y2: inner.bottom, class: "cursor" }));
-    const labelPlace = Math.min(Math.max(place, inner.left + 24), inner.right - 24);
-    this.marks.append(s(
-      "text",
-      { x: labelPlace, y: inner.bottom + 31, "text-anchor": "middle", class: "halo" },
-      formatX(stops[index]),
-    ));
+    this.drawLabel(Math.min(Math.max(place, inner.left + 24), inner.right - 24), formatX(stops[index]));
     for (const each of this.plot.series) this.markPoint(each, stops[index]);
+  }
+
+  /** Write the position below the axis; the title of the axis is hidden if there is no room for both. */
+  drawLabel(place, text) {
+    const { inner } = this.plot;
+    const label = s("text", { x: place, y: inner.bottom + 31, "text-anchor": "middle", class: "halo" }, text);
+    this.marks.append(label);
+    const end = place + label.getComputedTextLength() / 2 + 6;
+    const isCovered = end > inner.right - this.xTitle.getComputedTextLength();
+    if (isCovered) this.xTitle.setAttribute("visibility", "hidden");
   }
 
   /** Mark the point of a series at the cursor, and write its value into the legend. */
