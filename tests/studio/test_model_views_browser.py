@@ -273,6 +273,45 @@ def test_inside_selects_heads_tokens_and_layers(page: Page, studio: OpenStudio) 
     assert len(page.all(".chart .line")) == 3  # embeddings and two layers
 
 
+@pytest.mark.parametrize("selector", [".map canvas", ".lens td"])
+def test_a_token_selected_in_a_part_of_inside_does_not_scroll_the_page(
+    page: Page, studio: OpenStudio, selector: str
+) -> None:
+    page.open(f"inside?run={run_id(studio, 'run')}", width=390)
+    page.until(lambda: page.all(".lens td"))
+    place = f"const place = document.querySelector('{selector}').getBoundingClientRect();"
+    page.script(f"document.querySelector('{selector}').scrollIntoView({{block: 'center'}})")
+    before = page.script(f"{place} return place.top")
+    page.script(
+        f"""
+        {place}
+        const pointer = {{ bubbles: true, clientX: place.left + 2, clientY: place.top + 2 }};
+        document.querySelector("{selector}").dispatchEvent(new MouseEvent("click", pointer));
+        """
+    )
+    assert page.find(".inside-story [aria-selected=true]").get_attribute("id") == "inside-0"
+    # The sentence above can have another number of lines.
+    assert page.script(f"{place} return place.top") == pytest.approx(before, abs=80)
+
+
+def test_a_cell_of_the_lens_in_focus_is_visible(page: Page, studio: OpenStudio) -> None:
+    page.open(f"inside?run={run_id(studio, 'run')}", width=390)
+    page.until(lambda: page.all(".lens td"))
+    page.script("document.querySelector('.map').focus()")
+    for keys in ([Keys.TAB], [Keys.LEFT] * 2, [Keys.UP] * 15):
+        page.press(*keys)
+        row, head, cell, area = page.script(
+            """
+            const cell = document.activeElement;
+            const [table, area] = [cell.closest("table"), cell.closest(".scroll")];
+            const all = [cell.parentElement.firstChild, table.tHead, cell, area];
+            return all.map((each) => each.getBoundingClientRect());
+            """
+        )
+        assert row["right"] <= cell["left"] <= cell["right"] <= area["right"]
+        assert head["bottom"] <= cell["top"] <= cell["bottom"] <= area["bottom"]
+
+
 def test_inside_reads_another_text_and_run(page: Page, studio: OpenStudio) -> None:
     page.open(f"inside?run={run_id(studio, 'run')}")
     page.until(lambda: page.all(".lens td"))

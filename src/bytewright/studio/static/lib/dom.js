@@ -117,6 +117,13 @@ export function choice(label, options, value, onChange) {
   return group;
 }
 
+/** Scroll a container until an element in it is visible there; the page is not scrolled. */
+export function scrollWithin(container, element) {
+  const [outer, inner] = [container, element].map((each) => each.getBoundingClientRect());
+  if (inner.top < outer.top) container.scrollTop -= outer.top - inner.top;
+  else if (inner.bottom > outer.bottom) container.scrollTop += inner.bottom - outer.bottom;
+}
+
 /** Return a function that calls `work` once after calls have paused for `milliseconds`. */
 export function debounce(work, milliseconds, signal = null) {
   let timer = 0;

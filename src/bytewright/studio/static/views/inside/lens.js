@@ -12,6 +12,8 @@ export class Lens {
     this.table = h("table", { class: "lens", role: "grid" });
     this.table.addEventListener("click", (event) => this.handleClick(event));
     this.table.addEventListener("keydown", (event) => this.handleKey(event));
+    // A browser does not scroll to a cell in focus of which a part is visible.
+    this.table.addEventListener("focusin", (event) => event.target.scrollIntoView({ block: "nearest", inline: "nearest" }));
   }
 
   handleClick(event) {

@@ -1,5 +1,5 @@
 /** The text of the view Inside: its tokens, coloured by the attention of the selected one. */
-import { h } from "../../lib/dom.js";
+import { h, scrollWithin } from "../../lib/dom.js";
 import { tokenText } from "../../lib/format.js";
 
 export class AttendedText {
@@ -36,9 +36,11 @@ export class AttendedText {
 
   select(index) {
     this.selected = index;
+    const place = this.tokens.children[index];
     this.tokens.querySelector("[aria-selected=true]")?.setAttribute("aria-selected", "false");
-    this.tokens.children[index].setAttribute("aria-selected", "true");
-    this.tokens.children[index].scrollIntoView({ block: "nearest" });
+    place.setAttribute("aria-selected", "true");
+    if (document.activeElement === this.tokens) place.scrollIntoView({ block: "nearest" });
+    else scrollWithin(this.tokens, place); // the user selects it in another part of the view
     this.tokens.setAttribute("aria-activedescendant", `inside-${index}`);
   }
 
