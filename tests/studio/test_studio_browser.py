@@ -443,6 +443,28 @@ def test_absurd_figures_fit_their_place(page: Page, shape: str) -> None:
         assert page.figure("Largest batch").endswith(" M")
 
 
+@pytest.mark.parametrize("width", [390, 1400])
+def test_a_control_in_focus_is_not_covered(page: Page, width: int) -> None:
+    page.open("calculator", width=width)
+    page.until(lambda: page.figure("Parameters"))
+    page.script("document.querySelector('summary').focus()")
+    found = []
+    for _ in range(15):
+        webdriver.ActionChains(page.driver).key_down(Keys.SHIFT).send_keys(Keys.TAB).key_up(
+            Keys.SHIFT
+        ).perform()
+        kind, is_covered = page.script(
+            """
+            const control = document.activeElement;
+            const { left, top, bottom } = control.getBoundingClientRect();
+            return [control.type, document.elementFromPoint(left + 5, (top + bottom) / 2) !== control];
+            """
+        )
+        found.append(kind)
+        assert kind == "radio" or not is_covered, found
+    assert found.count("range") == 10
+
+
 def test_a_link_with_heads_and_no_key_value_heads_means_as_many_of_both(page: Page) -> None:
     found = []
     for sizes in ("num_heads=8&num_kv_heads=8", "num_heads=8"):
