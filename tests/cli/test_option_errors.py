@@ -18,6 +18,10 @@ from conftest import RunCommand
         ("report --json", "there is no option --json"),
         ("generate runs/x --temprature 3", "there is no option --temprature; did you mean --temperature?"),
         ("tokenizer train a --out b --vocab-size 3 --frob --pat x", "there is no option --frob or --pat"),
+        (
+            "tokenizer encode x --tokenizer y",
+            "there is no option --tokenizer; write its value without --tokenizer before it",
+        ),
         ("evaluate runs/x a b", "unexpected argument 'b'"),
         ("generate runs/x --temperature", "--temperature needs a value"),
         ("generate runs/x --temperature warm", "--temperature must be a number, found 'warm'"),

@@ -11,7 +11,6 @@ stderr; a traceback is a bug.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import importlib
 import inspect
@@ -27,7 +26,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, cast, get_type_hints
 
 import bytewright
 from bytewright.cli import Terminated
@@ -346,11 +345,9 @@ def describe_option_error(event: Any, command: type) -> str | None:
             unknown = [token for token in event.tokens if token.startswith("-")]
             if not unknown:
                 return f"unexpected argument {event.tokens[0]!r}"
-            known = ["--" + field.name.replace("_", "-") for field in dataclasses.fields(command)]
-            close = find_closest(unknown[0], known) if len(unknown) == 1 else None
-            return f"there is no option {' or '.join(unknown)}" + (
-                f"; did you mean {close}?" if close else ""
-            )
+            if len(unknown) == 1:
+                return _describe_unknown_option(unknown[0], command)
+            return f"there is no option {' or '.join(unknown)}"
         case "InvalidChoice":
             choices = sorted(set(event.choices) - {"None"})
             listed = choices[0] if len(choices) == 1 else f"one of {', '.join(choices)}"
@@ -365,6 +362,21 @@ def describe_option_error(event: Any, command: type) -> str | None:
                 return f"{name_of(event.argument)} must be {kinds[0]}, found {found[-1]!r}"
             return f"{name_of(event.argument)}: {event.message.splitlines()[0]}"
     return None
+
+
+def _describe_unknown_option(option: str, command: type) -> str:
+    import tyro
+
+    hints = {
+        "--" + name.replace("_", "-"): hint
+        for name, hint in get_type_hints(command, include_extras=True).items()
+    }
+    close = find_closest(option, hints)
+    if close is None:
+        return f"there is no option {option}"
+    if tyro.conf.Positional in getattr(hints[close], "__metadata__", ()):
+        return f"there is no option {option}; write its value without {option} before it"
+    return f"there is no option {option}; did you mean {close}?"
 
 
 def _overview(group: str) -> str:
