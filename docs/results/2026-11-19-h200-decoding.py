@@ -36,7 +36,7 @@ def greedy(page):
 
 
 def times_of_peer(case):
-    """Return how many times the speed of `transformers`, static and compiled, a call has; None if unknown."""
+    """Return how many times the speed of `transformers`, static and compiled, a call has; empty if unknown."""
     shape, batch_size, length = case
     speeds = {
         row["batch_size"]: row["tokens_per_second"]["median"]
@@ -65,7 +65,7 @@ def engine_rows():
         "tokens/s, medians of nine turns", "static batch", "its range", "engine", "its range", "ratio",
         "ratio, host code before", "ratio, 2026-11-18",
     )  # fmt: skip
-    old = {"gpt2": 0.73, "base": 0.57}
+    old = {row["shape"]: row["ratio"] for row in earlier["engine"]}
     for shape, name in SHAPES.items():
         found, before = measured["engine"][shape], measured["engine with the host code before"][shape]
         yield (
@@ -185,7 +185,7 @@ FIGURES = [
 GIVEN = {
     "df7781ac": "the commits of the records",
     "8c14f1a2": "the commits of the records",
-    "0ab271c5": "the commit of the earlier session",
+    "0ab271c5": "the commit of the records of single changes",
     "one H200 and 16 cores": "the machine",
     "12 layers, width 768, vocabulary 50,257 and context 1,024": "--shape gpt2",
     "by 200 tokens": "SamplingConfig(max_new_tokens=200)",
@@ -209,5 +209,5 @@ GIVEN = {
     "50,257 nearly equal probabilities": "--shape gpt2",
     "prompts of 16 tokens": "the arguments of the earlier pages",
     "8 of 10 sampled ones": "the same records",
-    "199 tests": "printed by pytest in that session",
+    "199 tests": "printed by pytest",
 }

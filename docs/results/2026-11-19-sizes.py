@@ -24,19 +24,11 @@ CHI_SQUARED = {4: (0.48442, 11.1433), 8: (2.1797, 17.5345)}
 """The quantiles 0.025 and 0.975 of the chi-squared distribution, by its degrees of freedom."""
 
 
-def minus(text: str) -> str:
-    return text.replace("-", "−")
-
-
 def excess(run, name: str = "test", *left_out: str) -> float:
     """Return the excess of a run in bits per byte, without some kinds of choice."""
     documents = measured["sets"][name]
     cells = zip(documents["cells"], run["model_bits"][name], documents["true_bits"], strict=True)
     return sum(bits - true for (kind, _, _), bits, true in cells if kind not in left_out) / documents["bytes"]
-
-
-def recall(run) -> float:
-    return excess(run) - excess(run, "test", "recall")
 
 
 def recall_bits(run, decade: str) -> float:
@@ -143,9 +135,9 @@ def size_rows():
         )
 
 
-def compare(name: str, *left_out: str, of=sizes) -> tuple[float, float]:
+def compare(name: str, *left_out: str) -> tuple[float, float]:
     """Return the difference of the smallest and the largest size, and their pooled deviation over seeds."""
-    small, large = ([excess(run, name, *left_out) for run in of[width]] for width in (SMALLEST, LARGEST))
+    small, large = ([excess(run, name, *left_out) for run in sizes[width]] for width in (SMALLEST, LARGEST))
     return mean(small) - mean(large), sqrt((stdev(small) ** 2 + stdev(large) ** 2) / 2)
 
 

@@ -19,8 +19,8 @@ from conftest import RunCommand
         ("generate runs/x --temprature 3", "there is no option --temprature; did you mean --temperature?"),
         ("tokenizer train a --out b --vocab-size 3 --frob --pat x", "there is no option --frob or --pat"),
         (
-            "tokenizer encode x --tokenizer y",
-            "there is no option --tokenizer; write its value without --tokenizer before it",
+            "tokenizer encode x --tokenizr y",
+            "there is no option --tokenizr; give the value of TOKENIZER alone, without an option name",
         ),
         ("evaluate runs/x a b", "unexpected argument 'b'"),
         ("generate runs/x --temperature", "--temperature needs a value"),

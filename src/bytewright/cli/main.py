@@ -365,6 +365,7 @@ def describe_option_error(event: Any, command: type) -> str | None:
 
 
 def _describe_unknown_option(option: str, command: type) -> str:
+    """Return one sentence that also names the argument or option of `command` that was probably meant."""
     import tyro
 
     hints = {
@@ -375,7 +376,8 @@ def _describe_unknown_option(option: str, command: type) -> str:
     if close is None:
         return f"there is no option {option}"
     if tyro.conf.Positional in getattr(hints[close], "__metadata__", ()):
-        return f"there is no option {option}; write its value without {option} before it"
+        name = close.removeprefix("--").upper()
+        return f"there is no option {option}; give the value of {name} alone, without an option name"
     return f"there is no option {option}; did you mean {close}?"
 
 
