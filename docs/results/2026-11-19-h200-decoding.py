@@ -36,7 +36,7 @@ def greedy(page):
 
 
 def times_of_peer(case):
-    """Return how many times the speed of `transformers`, static and compiled, a call has; empty if unknown."""
+    """Return how many times the speed of `transformers`, static and compiled, a call has; "" if unknown."""
     shape, batch_size, length = case
     speeds = {
         row["batch_size"]: row["tokens_per_second"]["median"]
