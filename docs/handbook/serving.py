@@ -23,7 +23,7 @@ FIGURES = [
         ("403", "the Host or the Origin header is not allowed ([why](#limits-and-security))"),
         ("404, 405", "there is no such path or model, or the path does not accept the method"),
         ("408, 413", "the body arrives too slowly, or is too large"),
-        ("429, with `Retry-After`", "the queue is full"),
+        ("429, with `Retry-After`", "the queue has no room for the request"),
         ("500", "the model failed on this request"),
         (
             "503, with `Retry-After`",
@@ -34,7 +34,8 @@ FIGURES = [
 ]
 GIVEN = {
     "another name is answered with 404": "a code of HTTP",
-    "by itself is answered with 400": "a code of HTTP",
+    "is answered with 429": "a code of HTTP",
+    "is answered with 400": "a code of HTTP",
     "new requests with 503": "a code of HTTP",
     "200 random requests": "tests/serve/test_serving_engine.py, with --slow",
 }

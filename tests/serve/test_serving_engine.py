@@ -16,7 +16,7 @@ from bytewright.generate import Generator, SamplingConfig
 from bytewright.generate.decoder import Decoder, KeyValueCache
 from bytewright.generate.interpret import token_losses
 from bytewright.generate.slots import SlotBatch
-from bytewright.serve.job_queue import RETRY_SHARE, JobQueue
+from bytewright.serve.job_queue import MAX_RETRY_SECONDS, JobQueue
 from bytewright.serve.jobs import EngineClosedError, Job, QueueFullError, Update
 from jobs import CONFIG, RunningEngine, make_model, random_job, running_engine
 from rejection import rejects
@@ -179,9 +179,9 @@ def test_a_cancelled_job_frees_its_slot_and_reports_nothing_more() -> None:
 
 
 def test_a_full_queue_rejects_jobs_until_there_is_room() -> None:
-    running = RunningEngine(make_model(), num_slots=1, max_waiting=2, max_waiting_tokens=1000)
+    running = RunningEngine(make_model(), num_slots=1, max_waiting=1, max_waiting_tokens=1000)
     jobs = [Job([5], GREEDY) for _ in range(4)]
-    running.engine.submit(jobs[:2])  # the thread has not started: both wait
+    running.engine.submit(jobs[:2])  # the thread has not started, so the slot stays free for the first
     with pytest.raises(QueueFullError) as caught:
         running.engine.submit(jobs[2:3])
     assert caught.value.key is None  # no option of the request is wrong
@@ -192,40 +192,77 @@ def test_a_full_queue_rejects_jobs_until_there_is_room() -> None:
     running.engine.stop()
 
 
-def test_a_full_queue_is_described_by_texts_and_tokens() -> None:
-    """A server rejects jobs when either bound is reached, so the message has both."""
+def test_an_error_states_the_room_that_a_request_needs_and_the_room_there_is() -> None:
+    """A large request may find no room in an empty queue, which is not full."""
     queue = JobQueue(max_jobs=3, max_tokens=1000, context_length=160)
-    queue.add([Job([5] * 100, GREEDY) for _ in range(2)])
-    assert str(queue.full_error(10.0)) == (
-        "the queue is full: 2 of 3 texts and 216 of 1000 tokens are waiting; try again in 5 seconds"
+    jobs = [Job([5] * 100, GREEDY) for _ in range(6)]
+    assert queue.has_room(jobs[:5], num_free=2)
+    assert not queue.has_room(jobs, num_free=2)
+    assert str(queue.full_error(jobs, 2, 10.0)) == (
+        "the queue has no room for this request: 4 texts with up to 432 tokens must wait, and there is room"
+        " for 3 texts and 1,000 tokens; try again in 11 seconds"
     )
-    assert queue.full_error(0.0).retry_seconds == round(216 * RETRY_SHARE)
-    assert queue.full_error(1e9).retry_seconds == 1
+    queue.add(jobs[:2])
+    error = queue.full_error(jobs[2:], 0, 0.0)
+    assert "4 texts with up to 432 tokens must wait" in str(error)
+    assert "there is room for 1 text and 784 tokens" in str(error)
+    assert error.retry_seconds == MAX_RETRY_SECONDS
+    assert queue.full_error(jobs[2:], 0, 1e9).retry_seconds == 1
+
+
+@pytest.mark.parametrize("num_free", range(7))
+def test_jobs_that_get_a_free_slot_do_not_count_for_the_bounds(num_free: int) -> None:
+    """Some of the waiting jobs may get the free slots, and some of the new ones those that are left."""
+    queue = JobQueue(max_jobs=2, max_tokens=20, context_length=160)
+    queue.add([Job([5], GREEDY) for _ in range(2)])  # 9 tokens each
+    for num_jobs in range(6):
+        jobs = [Job([5], GREEDY)] * num_jobs
+        assert queue.has_room(jobs, num_free) == (2 + num_jobs - num_free <= 2)
+    long = [Job([5] * 13, GREEDY)]  # 21 tokens: it can never wait
+    assert queue.has_room(long, num_free) == (num_free > 2)
 
 
 def test_the_queue_is_bounded_by_tokens() -> None:
     running = RunningEngine(make_model(), num_slots=1, max_waiting=10, max_waiting_tokens=100)
-    running.engine.submit([Job([5] * 40, GREEDY), Job([5] * 40, GREEDY)])
+    running.engine.submit([Job([5] * 40, GREEDY) for _ in range(3)])  # the first has a slot
     with pytest.raises(QueueFullError):
         running.engine.submit([Job([5], GREEDY)])
 
 
-@pytest.mark.parametrize(("num_jobs", "length"), [(3, 40), (5, 1)])
-def test_jobs_that_can_never_wait_are_wrong_and_not_early(num_jobs: int, length: int) -> None:
-    """A client that retries after a full queue would never succeed."""
+@pytest.mark.parametrize(
+    ("num_jobs", "length", "key", "expected", "found"),
+    [(7, 1, "n", 6, 7), (7, 90, "n", 6, 7), (5, 40, "max_tokens", 100, 3 * 48)],
+)
+def test_jobs_that_can_never_wait_are_wrong_and_not_early(
+    num_jobs: int, length: int, key: str, expected: int, found: int
+) -> None:
+    """A client that tries again after a 429 would never succeed."""
     running = RunningEngine(make_model(), num_slots=2, max_waiting=4, max_waiting_tokens=100)
-    with rejects(UsageError, key="n"):
+    with rejects(UsageError, key=key, expected=expected, found=found):
         running.engine.submit([Job([5] * length, GREEDY) for _ in range(num_jobs)])
-    running.engine.submit([Job([5] * 90, GREEDY) for _ in range(2)])  # there are slots for them
+
+
+@pytest.mark.parametrize(("num_jobs", "length"), [(6, 1), (2, 140), (4, 40)])
+def test_jobs_that_fit_into_an_idle_engine_are_early_while_it_works(num_jobs: int, length: int) -> None:
+    running = RunningEngine(make_model(), num_slots=2, max_waiting=4, max_waiting_tokens=100)
+    jobs = [Job([5] * length, GREEDY) for _ in range(num_jobs)]
+    first = Job([5], GREEDY)
+    running.engine.submit([first])
+    with pytest.raises(QueueFullError):
+        running.engine.submit(jobs)
+    running.engine.start()
+    running.wait([first])
+    running.run(jobs)
+    running.engine.stop()
 
 
 def test_a_limit_beyond_the_context_counts_as_the_context() -> None:
     """Clients often request more tokens than the context has."""
-    limit = 2 * CONFIG.context_length
+    limit = CONFIG.context_length
     running = RunningEngine(make_model(), num_slots=1, max_waiting=10, max_waiting_tokens=limit)
     jobs = [Job([5], SamplingConfig(max_new_tokens=10**6)) for _ in range(3)]
     running.engine.submit(jobs[:2])
-    assert running.engine.stats().num_waiting_tokens == limit
+    assert running.engine.stats().num_waiting_tokens == 2 * limit
     with pytest.raises(QueueFullError):
         running.engine.submit(jobs[2:])
 

@@ -144,12 +144,12 @@ class Engine:
                 raise EngineClosedError("the engine has failed; restart the server")
             if self._is_closed:
                 raise EngineClosedError("the server is shutting down")
-            num_free = len(self._free_slots()) - len(self._waiting)
-            if len(jobs) > num_free and not self._waiting.has_room(jobs):
-                if len(jobs) > self.batch.num_slots:
-                    self._waiting.check_can_wait(jobs)
+            num_free = len(self._free_slots())
+            if not self._waiting.has_room(jobs, num_free):
+                # At most `num_slots` jobs have room when all slots are free, so their client may try again.
+                self._waiting.check_can_wait(jobs, self.batch.num_slots)
                 rate = self._stats.num_new_tokens / max(self._stats.busy_seconds, 1e-3)
-                raise self._waiting.full_error(rate)
+                raise self._waiting.full_error(jobs, num_free, rate)
             self._waiting.add(jobs)
             self._changed.notify_all()
 

@@ -27,7 +27,7 @@ class EngineError(BytewrightError):
 
 
 class QueueFullError(BytewrightError):
-    """Too many jobs or tokens are waiting; there may be room after `retry_seconds`."""
+    """The queue has no room for some jobs; there may be room after `retry_seconds`."""
 
     def __init__(self, message: str, *, retry_seconds: int) -> None:
         super().__init__(message)
