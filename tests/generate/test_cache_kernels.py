@@ -137,7 +137,7 @@ def test_slots_with_kernels_continue_prompts_as_generate_does(monkeypatch: pytes
         steps = batch.launch(range(len(texts)), max(lengths) + 1).ids()
     assert num_tokens == [95, 64, 26]
     for slot, text in enumerate(texts):
-        (completion,) = alone.generate([text], sampling, first_row=slot)
+        (completion,) = alone.generate([text], sampling, first_random_stream=slot)
         assert chosen[slot] + steps[slot] == completion.ids
 
 

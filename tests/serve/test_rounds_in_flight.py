@@ -95,7 +95,7 @@ def test_ids_and_scores_of_random_jobs_do_not_depend_on_rounds_in_flight() -> No
         assert result.last is not None
         assert result.last.error is None
         if job.sampling.max_new_tokens:
-            (expected,) = alone.generate([job.prompt], job.sampling, first_row=job.random_stream)
+            (expected,) = alone.generate([job.prompt], job.sampling, first_random_stream=job.random_stream)
             assert (result.ids, result.last.reason) == (expected.ids, expected.reason)
         if job.num_top is not None:
             assert len(result.scores) == len(result.ids)

@@ -33,7 +33,7 @@ def test_ids_and_endings_of_200_random_jobs_are_those_of_generate() -> None:
         results = running.run(jobs)
     for job, result in zip(jobs, results, strict=True):
         sampling = dataclasses.replace(job.sampling, num_ids=90)
-        (expected,) = alone.generate([job.prompt], sampling, first_row=job.random_stream)
+        (expected,) = alone.generate([job.prompt], sampling, first_random_stream=job.random_stream)
         assert result.last is not None
         assert (result.ids, result.last.reason) == (expected.ids, expected.reason)
 

@@ -54,8 +54,13 @@ class DeviceSteps:
         self._readers: dict[int, CudaGraphFunction] = {}
         self.longest, self.aligned, self.num_done = 0, True, 0
 
-    def start(self, prompts: Sequence[Sequence[int]], seed: int, max_steps: int, first_row: int = 0) -> None:
-        """Read the prompts and choose the first token of each; prompt i uses random stream first_row + i."""
+    def start(
+        self, prompts: Sequence[Sequence[int]], seed: int, max_steps: int, first_random_stream: int = 0
+    ) -> None:
+        """Read the prompts and choose the first token of each.
+
+        Prompt i uses the random stream with the key (seed, first_random_stream + i).
+        """
         lengths = [len(prompt) for prompt in prompts]
         self.longest, self.aligned = max(lengths), len(set(lengths)) == 1
         width = self.longest
@@ -65,8 +70,8 @@ class DeviceSteps:
         for row, prompt in enumerate(prompts):
             padded[row, : len(prompt)] = torch.frombuffer(array("q", list(prompt)), dtype=torch.long)
         if self.sampling.temperature > 0:
-            rows = range(first_row, first_row + len(prompts))
-            uniforms = [draw_uniforms(seed, row, max_steps) for row in rows]
+            streams = range(first_random_stream, first_random_stream + len(prompts))
+            uniforms = [draw_uniforms(seed, stream, max_steps) for stream in streams]
             self.uniforms[:, :max_steps] = send(torch.stack(uniforms), self.decoder.device)
         self.positions.copy_(send(torch.tensor(lengths), self.decoder.device))
         self.num_chosen.zero_()

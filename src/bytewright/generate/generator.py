@@ -89,10 +89,13 @@ class Generator:
         return self._decoder
 
     def generate(
-        self, prompts: Sequence[Sequence[int]], sampling: SamplingConfig, *, first_row: int = 0
+        self, prompts: Sequence[Sequence[int]], sampling: SamplingConfig, *, first_random_stream: int = 0
     ) -> list[Completion]:
-        """Return a completion of every prompt; prompt i uses the random stream (seed, first_row + i)."""
-        batch = _Batch(self.config, prompts, sampling, first_row)
+        """Return a completion of every prompt.
+
+        Prompt i uses the random stream with the key (seed, first_random_stream + i).
+        """
+        batch = _Batch(self.config, prompts, sampling, first_random_stream)
         for _ in self._run(batch, STEPS_BETWEEN_CHECKS if self._can_capture else 1):
             pass
         return batch.completions()
@@ -106,7 +109,7 @@ class Generator:
         """
         pending, first = iter(prompts), 0
         while batch := list(islice(pending, batch_size)):
-            yield from self.generate(batch, sampling, first_row=first)
+            yield from self.generate(batch, sampling, first_random_stream=first)
             first += len(batch)
 
     def stream(
@@ -147,7 +150,7 @@ class Generator:
                 num_cached = min(num_cached, self.config.context_length + 1 - batch.longest)
         if num_cached > 0:
             steps = self._steps_for(batch)
-            steps.start(batch.prompts, batch.sampling.seed, num_cached, batch.first_row)
+            steps.start(batch.prompts, batch.sampling.seed, num_cached, batch.first_random_stream)
             yield steps, num_cached
         if num_cached < batch.max_steps:
             windows = WindowSteps(self._score_windows, batch, self.device)
@@ -206,10 +209,10 @@ class WindowSteps:
     ) -> None:
         self.score, self.batch = score, batch
         self.texts = [list(prompt) for prompt in batch.prompts]
-        rows = range(batch.first_row, batch.first_row + len(batch.prompts))
-        uniforms = [draw_uniforms(batch.sampling.seed, row, batch.max_steps) for row in rows]
+        streams = range(batch.first_random_stream, batch.first_random_stream + len(batch.prompts))
+        uniforms = [draw_uniforms(batch.sampling.seed, stream, batch.max_steps) for stream in streams]
         self.uniforms = torch.stack(uniforms).to(device)
-        self.chosen = torch.zeros(len(rows), batch.max_steps, dtype=torch.long)
+        self.chosen = torch.zeros(len(streams), batch.max_steps, dtype=torch.long)
         """Column t holds the ids that step t chose, and 0 for a sequence that had ended."""
         self.num_done = 0
 
@@ -244,10 +247,11 @@ class _Batch:
         config: ModelConfig,
         prompts: Sequence[Sequence[int]],
         sampling: SamplingConfig,
-        first_row: int = 0,
+        first_random_stream: int = 0,
     ) -> None:
         check_prompts(config, prompts, slide=sampling.slide)
-        self.config, self.prompts, self.sampling, self.first_row = config, prompts, sampling, first_row
+        self.config, self.prompts, self.sampling = config, prompts, sampling
+        self.first_random_stream = first_random_stream
         self.room = [sampling.max_new_tokens for _ in prompts]
         if not sampling.slide:
             self.room = [min(config.context_length - len(p), sampling.max_new_tokens) for p in prompts]

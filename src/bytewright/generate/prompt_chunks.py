@@ -33,7 +33,10 @@ GREEDY = SamplingConfig(temperature=0.0)
 
 @dataclass(frozen=True)
 class RowDraws:
-    """How a sequence chooses its tokens: by the settings and the random stream (seed, random_stream)."""
+    """How a sequence chooses its tokens.
+
+    It uses the random stream with the key (seed, random_stream); the seed is that of the settings.
+    """
 
     sampling: SamplingConfig
     random_stream: int

@@ -45,13 +45,16 @@ def find_reason(
 
 @torch.no_grad()
 def generate_reference(
-    model: TransformerLM, prompt: Sequence[int], sampling: SamplingConfig, row: int = 0
+    model: TransformerLM, prompt: Sequence[int], sampling: SamplingConfig, random_stream: int = 0
 ) -> Completion:
-    """Return the completion of one prompt, equal to `generate(model, prompts, sampling)[row]`."""
+    """Return the completion of one prompt, from the random stream with the key (seed, random_stream).
+
+    It equals `generate(model, prompts, sampling)[random_stream]` if this prompt has that place in `prompts`.
+    """
     check_prompts(model.config, [prompt], slide=sampling.slide)
     device = model.token_embeddings.weight.device
     ids = torch.tensor([int(id) for id in prompt], device=device)
-    uniforms = draw_uniforms(sampling.seed, row, sampling.max_new_tokens).to(device)
+    uniforms = draw_uniforms(sampling.seed, random_stream, sampling.max_new_tokens).to(device)
     written: list[int] = []
     for uniform in uniforms:
         if len(ids) == model.config.context_length and not sampling.slide:

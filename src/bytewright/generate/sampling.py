@@ -68,7 +68,7 @@ class SamplingConfig:
     stop_tokens: tuple[int, ...] = ()
     """A sequence ends before one of these ids; it is not part of the result."""
     seed: int = 0
-    """From 0 to 2^64 - 1. Sequence i of a batch uses the random stream (seed, i)."""
+    """From 0 to 2^64 - 1. Sequence i of a batch uses the random stream with the key (seed, i)."""
     num_ids: int | None = None
     """Choose only ids below this; a model can have more ids than its tokenizer."""
     slide: bool = False

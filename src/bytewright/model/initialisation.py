@@ -32,7 +32,7 @@ def initialise(model: Module, seed: int) -> None:
     True
     """
     for name, module in find_initialised(model):
-        with random_stream(seed, name):
+        with seeded_by(seed, name):
             module.reset_parameters()  # type: ignore[operator]
 
 
@@ -51,7 +51,7 @@ def draw_weights(skeleton: Module, seed: int) -> Iterator[tuple[str, Tensor]]:
     """
     for name, module in find_initialised(skeleton):
         whole = copy.deepcopy(module).to_empty(device="cpu")
-        with random_stream(seed, name):
+        with seeded_by(seed, name):
             whole.reset_parameters()  # type: ignore[operator]
         yield from whole.named_parameters(prefix=name)
 
@@ -80,7 +80,7 @@ def _has_own_reset(kind: type[Module]) -> bool:
 
 
 @contextlib.contextmanager
-def random_stream(seed: int, name: str) -> Iterator[None]:
+def seeded_by(seed: int, name: str) -> Iterator[None]:
     """Seed torch's random numbers on the CPU by `seed` and `name` in the block, and restore them after it."""
     digest = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little")
     with torch.random.fork_rng(devices=[]):

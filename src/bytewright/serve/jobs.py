@@ -67,7 +67,10 @@ class Update(NamedTuple):
 
 @dataclass(eq=False)
 class Job:
-    """One prompt to continue once; the tokens are those of `generate` with `first_row=random_stream`."""
+    """One prompt to continue once, with the random stream that has the key (seed, random_stream).
+
+    The tokens are those of `Generator.generate` with `first_random_stream=random_stream`.
+    """
 
     prompt: Sequence[int]
     sampling: SamplingConfig
