@@ -151,7 +151,7 @@ def measure_rows(arguments: argparse.Namespace) -> Rows:
     def measure() -> dict[str, Any]:
         model = make_model(SHAPES["base"], arguments.device, precision).eval()
         runner = EngineRunner(model, num_slots)
-        result: dict[str, Any] = {"equal slots": runner.engine.has_equal_rows}
+        result: dict[str, Any] = {"equal slots": runner.engine.has_equal_slots}
         try:
             for name, sampling in SAMPLINGS.items():
                 make = functools.partial(make_request, sampling=sampling, num_new=num_new, longest=longest)

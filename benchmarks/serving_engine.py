@@ -65,9 +65,9 @@ def main() -> None:
     console.print(table)
     if arguments.json:
         rows = {name: asdict(figure) for name, figure in figures.items()}
-        has_equal_rows = driver.engine.has_equal_rows
+        has_equal_slots = driver.engine.has_equal_slots  # its key in recorded results is "has_equal_rows"
         atomic.write_json(
-            arguments.json, {**about, "rows": rows, "ratio": ratio, "has_equal_rows": has_equal_rows}
+            arguments.json, {**about, "rows": rows, "ratio": ratio, "has_equal_rows": has_equal_slots}
         )
 
 

@@ -44,7 +44,7 @@ def test_bits_of_a_job_do_not_depend_on_other_jobs(dtype: torch.dtype) -> None:
     model, generator = make_model(dtype), random.Random(1)
     jobs = [random_job(generator, num_top=3, scores_prompt=True) for _ in range(12)]
     with running_engine(model) as running:
-        assert running.engine.has_equal_rows
+        assert running.engine.has_equal_slots
         alone = [running.run([dataclasses.replace(job)])[0] for job in jobs]
         together = running.run(jobs)
     with running_engine(model) as running:

@@ -102,7 +102,7 @@ class SlotBatch:
         self._shapes = set() if self.is_on_gpu else find_equal_shapes(decoder, self.cache, num_slots)
         self.packs_first = self.is_on_gpu and decoder.can_read_packed and self._compare_packed()
         """Whether a GPU reads the first chunks of prompts packed one after the other."""
-        self.has_equal_rows = compare_slots(decoder, self.cache, num_slots, self._idle_id)
+        self.has_equal_slots = compare_slots(decoder, self.cache, num_slots, self._idle_id)
         """Whether a token has the same bits in every slot."""
 
     def release(self, slot: int) -> None:

@@ -186,9 +186,9 @@ class Engine:
             )
 
     @property
-    def has_equal_rows(self) -> bool:
+    def has_equal_slots(self) -> bool:
         """Whether ids do not depend on the slot of a job, down to the last bit of the logits."""
-        return self.batch.has_equal_rows
+        return self.batch.has_equal_slots
 
     def _free_slots(self) -> list[int]:
         return [slot for slot in range(self.batch.num_slots) if slot not in self._in_slots]

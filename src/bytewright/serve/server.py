@@ -79,7 +79,7 @@ def serve(
         if service.is_draining:
             return
         announce(f"{loaded.name} is ready, {options.engine.num_slots} slots")
-        if not service.engine.has_equal_rows:
+        if not service.engine.has_equal_slots:
             logging.getLogger(__name__).warning(
                 "on this machine the last bits of logits depend on the slot; a number of slots that is a"
                 " multiple of the number of threads may avoid it"
