@@ -84,7 +84,7 @@ class ChunkTable:
 
     ROW = struct.Struct("=6q4d")
     """The numbers of a row on the host, as bytes: to pack them is faster than `torch.tensor`."""
-    NUM_COLUMNS = 10
+    NUM_COLUMNS = ROW.size // 8
 
     @property
     def slots(self) -> Int[Tensor, " chunks"]:

@@ -38,11 +38,11 @@ def find_equal_shapes(decoder: Decoder, cache: KeyValueCache, num_slots: int) ->
         for row in range(num_slots):
             buffer[row] = first.roll(row, dims=1)
     slots = cache.first(num_slots)
-    row_counts = doubles(1, num_slots)
+    row_counts = list_doubles(1, num_slots)
     for _ in range(math.ceil(PROBED_LAYERS / decoder.config.num_layers)):
         row_counts = _find_equal_row_counts(decoder, slots, row_counts, slots.capacity, generator)
     shapes: set[tuple[int, int]] = set()
-    for num_positions in doubles(FEWEST_POSITIONS, slots.capacity):
+    for num_positions in list_doubles(FEWEST_POSITIONS, slots.capacity):
         equal = _find_equal_row_counts(decoder, slots, row_counts, num_positions, generator)
         shapes.update((num_rows, num_positions) for num_rows in equal)
     return shapes
@@ -81,10 +81,10 @@ def compare_slots(decoder: Decoder, cache: KeyValueCache, num_slots: int, id: in
     return torch.equal(logits, logits[:1].expand_as(logits))
 
 
-def doubles(first: int, last: int) -> list[int]:
+def list_doubles(first: int, last: int) -> list[int]:
     """Return first, 2·first, 4·first, …, and `last` at the end.
 
-    >>> doubles(64, 300), doubles(64, 16)
+    >>> list_doubles(64, 300), list_doubles(64, 16)
     ([64, 128, 256, 300], [16])
     """
     numbers = []

@@ -31,7 +31,7 @@ from bytewright.generate.decoder import Decoder, KeyValueCache
 from bytewright.generate.prompt_chunks import ChunkLayout, ChunkTable, PromptChunk, select_chunks
 from bytewright.generate.row_sampling import RowSettings, SamplingKind, choose_by_row, kind_of
 from bytewright.generate.sampling import draw_uniforms
-from bytewright.generate.slot_probes import FEWEST_POSITIONS, compare_slots, doubles, find_equal_shapes
+from bytewright.generate.slot_probes import FEWEST_POSITIONS, compare_slots, find_equal_shapes, list_doubles
 from bytewright.generate.transfer import fetch, send
 from bytewright.model.cuda_graph import CudaGraphFunction, capture_after_run
 
@@ -229,8 +229,8 @@ class SlotBatch:
         end.
         """
         self.reset_released()
-        kind = max(self.kinds[slot] for slot in active)
         if self.is_on_gpu:
+            kind = max(self.kinds[slot] for slot in active)
             return self._launch_on_gpu(kind, num_tokens + num_steps - 1, num_steps)
         assert num_steps == 1
         num_rows, num_positions = self._shape_for(max(active) + 1, num_tokens)
@@ -253,7 +253,7 @@ class SlotBatch:
         if fused is not None and not fused.reads_whole_sequences(self.num_slots):
             # The last steps of a round may exceed the context of a sequence that ends before them.
             num_tokens = min(num_tokens, self.capacity)
-            num_positions = next(n for n in doubles(FEWEST_POSITIONS, self.capacity) if n >= num_tokens)
+            num_positions = next(n for n in list_doubles(FEWEST_POSITIONS, self.capacity) if n >= num_tokens)
         if not self.is_captured:
             chosen, logits = self._run_steps(kind, num_positions, num_steps)
             return Round(fetch(chosen), logits)

@@ -144,8 +144,8 @@ def score_ids(
     """Return the score of one id for each row of logits; the likeliest tokens are ids below `num_ids`."""
     logprobs = logits.float().log_softmax(dim=-1)
     chosen = logprobs[range(len(ids)), list(ids)].tolist()
-    values, places = logprobs[:, :num_ids].topk(min(num_top, num_ids), dim=-1)
+    top_logprobs, top_ids = logprobs[:, :num_ids].topk(min(num_top, num_ids), dim=-1)
     return [
-        TokenScore(logprob, tuple(zip(top_ids, top_values, strict=True)))
-        for logprob, top_ids, top_values in zip(chosen, places.tolist(), values.tolist(), strict=True)
+        TokenScore(logprob, tuple(zip(likeliest, values, strict=True)))
+        for logprob, likeliest, values in zip(chosen, top_ids.tolist(), top_logprobs.tolist(), strict=True)
     ]
