@@ -23,7 +23,7 @@ from bytewright.model import ModelConfig, TransformerLM
 from bytewright.serve.app import make_app
 from bytewright.serve.guard import GuardOptions
 from bytewright.serve.protocol import read_completion
-from bytewright.serve.service import EngineOptions, LoadedModel, Service
+from bytewright.serve.service import EngineOptions, ServedModel, Service
 from bytewright.storage.json_reader import Json
 from bytewright.tokenizer import Tokenizer
 from bytewright.train import Run
@@ -340,7 +340,7 @@ def test_ids_that_the_tokenizer_has_and_the_model_lacks_are_rejected_by_prompt(
 
     async def request() -> dict[str, Any]:
         service = Service(EngineOptions(num_slots=1))
-        service.load(LoadedModel(TransformerLM(config), words, "tiny"), asyncio.get_running_loop())
+        service.load(ServedModel(TransformerLM(config), words, "tiny"), asyncio.get_running_loop())
         transport = httpx2.ASGITransport(app=make_app(service, GuardOptions()))
         async with httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
             response = await client.post("/v1/completions", json={"prompt": prompt})

@@ -15,7 +15,7 @@ from bytewright.model import ModelConfig, TransformerLM
 from bytewright.serve.app import make_app
 from bytewright.serve.guard import GuardOptions
 from bytewright.serve.jobs import Job, Update
-from bytewright.serve.service import EngineOptions, LoadedModel, Service
+from bytewright.serve.service import EngineOptions, ServedModel, Service
 from bytewright.tokenizer import Tokenizer
 
 IDS = [40] * 8
@@ -40,7 +40,7 @@ async def request_figures(tokenizer: Tokenizer, body: dict[str, Any]) -> str:
     config = ModelConfig(
         vocab_size=tokenizer.vocab_size, context_length=64, d_model=8, num_layers=1, num_heads=1
     )
-    service.load(LoadedModel(TransformerLM(config), tokenizer, "tiny"), asyncio.get_running_loop())
+    service.load(ServedModel(TransformerLM(config), tokenizer, "tiny"), asyncio.get_running_loop())
 
     def report_all(jobs: Sequence[Job]) -> None:
         for clock.now, update in REPORTS:

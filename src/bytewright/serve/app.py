@@ -31,9 +31,9 @@ from bytewright.serve.protocol import (
     read_body,
     read_completion,
     read_ids,
-    read_model,
+    read_model_name,
 )
-from bytewright.serve.service import Arrival, LoadedModel, Service, Updates
+from bytewright.serve.service import Arrival, ServedModel, Service, Updates
 from bytewright.serve.text import ChoiceText
 
 Lifespan = Callable[[Any], AbstractAsyncContextManager[None]]
@@ -85,7 +85,7 @@ class Endpoints:
         """Answer /tokenize: text to ids."""
         loaded = self.service.loaded
         body = await read_body(request, ["model", "prompt"])
-        _check_model(read_model(body), loaded)
+        _check_model(read_model_name(body), loaded)
         ids = loaded.tokenizer.encode(body["prompt"].as_text())
         limit = loaded.model.config.context_length
         return json_response({"tokens": ids, "count": len(ids), "max_model_len": limit})
@@ -94,7 +94,7 @@ class Endpoints:
         """Answer /detokenize: ids to text."""
         loaded = self.service.loaded
         body = await read_body(request, ["model", "tokens"])
-        _check_model(read_model(body), loaded)
+        _check_model(read_model_name(body), loaded)
         ids = read_ids(body["tokens"], loaded.tokenizer)
         return json_response({"prompt": loaded.tokenizer.decode(ids)})
 
@@ -249,7 +249,7 @@ class _Answer:
         count = len(arrival.update.ids)
         if not count:
             return
-        if choice.last_arrival is None:  # an update with the first token has no other one
+        if choice.last_arrival is None:  # the engine reports the first token alone
             self.metrics.first_token.add(arrival.seconds - self.started)
         else:
             self.metrics.next_token.add((arrival.seconds - choice.last_arrival) / count, count)
@@ -266,7 +266,7 @@ class _Answer:
         return b""
 
 
-def _check_model(name: str | None, loaded: LoadedModel) -> None:
+def _check_model(name: str | None, loaded: ServedModel) -> None:
     """Raise if a request names another model."""
     if name not in (None, loaded.name):
         message = f"this server has no model {shorten(name)}; see /v1/models"

@@ -151,7 +151,7 @@ def read_completion(body: bytes, tokenizer: Tokenizer) -> CompletionRequest:
         include_usage = options.get("include_usage").as_boolean(False)
     logprobs = request.get("logprobs")
     return CompletionRequest(
-        model=read_model(request),
+        model=read_model_name(request),
         prompts=prompts,
         sampling=read_sampling(request, tokenizer),
         stop=read_stops(request.get("stop")),
@@ -163,7 +163,7 @@ def read_completion(body: bytes, tokenizer: Tokenizer) -> CompletionRequest:
     )
 
 
-def read_model(request: Json) -> str | None:
+def read_model_name(request: Json) -> str | None:
     """Return the name of the model that a request is for; None for any."""
     name = request.get("model")
     return None if name.value is None else name.as_text()

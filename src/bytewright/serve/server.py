@@ -27,7 +27,7 @@ from bytewright.errors import UsageError
 from bytewright.serve.app import make_app
 from bytewright.serve.guard import RETRY_SECONDS, GuardOptions
 from bytewright.serve.protocol import dump, error_body, json_response
-from bytewright.serve.service import EngineOptions, LoadedModel, Service
+from bytewright.serve.service import EngineOptions, ServedModel, Service
 
 MAX_HEADER_BYTES = 2**16
 SEND_BUFFER_BYTES = 2**16
@@ -54,7 +54,7 @@ class ServerOptions:
 
 
 def serve(
-    load: Callable[[], LoadedModel],
+    load: Callable[[], ServedModel],
     options: ServerOptions,
     *,
     announce: Callable[[str], object],

@@ -34,7 +34,7 @@ SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.
 
 
 @dataclass(frozen=True)
-class LoadedModel:
+class ServedModel:
     """A model with its tokenizer and the name under which it is served."""
 
     model: TransformerLM
@@ -80,13 +80,13 @@ class Service:
         self.is_draining = False
         self.num_open = 0
         """The number of requests that wait for their jobs."""
-        self._loaded: LoadedModel | None = None
+        self._loaded: ServedModel | None = None
         self._engine: Engine | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._queues: dict[Job, Updates] = {}
         self.metrics = Metrics(self)
 
-    def load(self, loaded: LoadedModel, loop: asyncio.AbstractEventLoop) -> None:
+    def load(self, loaded: ServedModel, loop: asyncio.AbstractEventLoop) -> None:
         """Start the engine for a model, which takes some time."""
         num_ids = min(loaded.tokenizer.vocab_size, loaded.model.config.vocab_size)
         engine = Engine(loaded.model, self.report, num_ids=num_ids, **asdict(self.options))
@@ -119,7 +119,7 @@ class Service:
         return self._engine
 
     @property
-    def loaded(self) -> LoadedModel:
+    def loaded(self) -> ServedModel:
         """The model; raise `NotReadyError` while it is loaded."""
         if self._loaded is None:
             raise NotReadyError("the model is being loaded; try again in a moment")

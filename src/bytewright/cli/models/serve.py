@@ -17,7 +17,7 @@ from bytewright.system import usable_cores
 
 if TYPE_CHECKING:
     from bytewright.serve.guard import GuardOptions
-    from bytewright.serve.service import LoadedModel
+    from bytewright.serve.service import ServedModel
 
 KEY_VARIABLE = "BYTEWRIGHT_API_KEY"
 SLOTS = 32
@@ -133,7 +133,7 @@ class Serve(ServerCommand):
             announce=console.print_remark,
         )
 
-    def _open(self, num_threads: int) -> Callable[[], LoadedModel]:
+    def _open(self, num_threads: int) -> Callable[[], ServedModel]:
         """Check the run, and return a function that loads its model and sets the number of threads."""
         import torch
 
@@ -142,15 +142,15 @@ class Serve(ServerCommand):
         saved = open_model(self.path, which=self.which)
         tokenizer = saved.run.tokenizer
 
-        def load() -> LoadedModel:
-            from bytewright.serve.service import LoadedModel
+        def load() -> ServedModel:
+            from bytewright.serve.service import ServedModel
             from bytewright.train.setup import select_device
 
             torch.set_num_threads(num_threads)
             device = select_device(self.device)
             precision = saved.generation_precision(device) if self.precision == "auto" else self.precision
             model = saved.load(device=device, precision=precision).eval()
-            return LoadedModel(model, tokenizer, self.name or self.path.resolve().name)
+            return ServedModel(model, tokenizer, self.name or self.path.resolve().name)
 
         return load
 
