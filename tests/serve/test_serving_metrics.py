@@ -13,6 +13,7 @@ import pytest
 
 from bytewright.model import ModelConfig, TransformerLM
 from bytewright.serve.app import make_app
+from bytewright.serve.engine import Engine, EngineStats
 from bytewright.serve.guard import GuardOptions
 from bytewright.serve.jobs import Job, Update
 from bytewright.serve.service import EngineOptions, ServedModel, Service
@@ -75,3 +76,12 @@ def test_latencies_count_every_token_once_when_it_arrives(tokenizer: Path, is_st
     for limit, count in (("0.025", 0), ("0.1", 24), ("+Inf", 24)):  # 0.4 s by 8, and 0.2 s by 4
         assert read_figure(figures, f'next_token_seconds_bucket{{le="{limit}"}}') == count
     assert read_figure(figures, "completion_seconds_sum") == 10
+
+
+def test_texts_that_run_and_wait_are_figures(tokenizer: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU more texts run than slots are in use, since slots are free before the last tokens arrive."""
+    stats = EngineStats(num_slots=4, num_slots_in_use=2, num_running=3, num_waiting=5, num_waiting_tokens=70)
+    monkeypatch.setattr(Engine, "stats", lambda engine: stats)
+    figures = asyncio.run(request_figures(Tokenizer.load(tokenizer), {"prompt": "a", "max_tokens": 13}))
+    names = ("slots", "slots_in_use", "running_texts", "waiting_texts", "waiting_tokens")
+    assert [read_figure(figures, name) for name in names] == [4, 2, 3, 5, 70]

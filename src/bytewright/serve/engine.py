@@ -62,7 +62,7 @@ class EngineStats:
     num_slots: int
     num_slots_in_use: int = 0
     num_running: int = 0
-    """The number of jobs in slots, and of those whose last tokens are being computed."""
+    """The number of jobs in slots, and of those whose last tokens are being computed: these have no slot."""
     num_waiting: int = 0
     num_waiting_tokens: int = 0
     num_steps: int = 0

@@ -32,7 +32,9 @@ LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 OPEN_PATHS = ("/health",)
 """Paths that need no API key."""
 RETRY_SECONDS = 5
-"""The `Retry-After` of responses with the status 503; a model is loaded within about this time."""
+"""The `Retry-After` of responses with the status 503: the server loads its model, shuts down, has too many
+connections, or has lost its GPU. How long that takes is unknown. Retries at this rate cost the server little,
+and clients notice soon that it is ready."""
 
 
 @dataclass(frozen=True, kw_only=True)

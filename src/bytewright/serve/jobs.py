@@ -1,6 +1,7 @@
 """Jobs of the engine: one prompt to continue, the updates that describe its progress, and its errors.
 
-`RunningJob` is a job in a slot. It decides which of the chosen ids belong to the text, and why the text ends.
+`RunningJob` is a job that was given a slot. It decides which of the chosen ids belong to the text, and why
+the text ends.
 """
 
 from __future__ import annotations
@@ -84,10 +85,15 @@ class Job:
 
 @dataclass(eq=False)
 class RunningJob:
-    """A job in a slot, and how far it has come."""
+    """A job that was given a slot, with the number of its tokens that were read and chosen.
+
+    The engine frees the slot when the job ends, or when the steps that choose its last tokens are launched.
+    In the second case another job may have the slot while these steps run (`Engine._leaving`).
+    """
 
     job: Job
     slot: int
+    """The slot that it was given; another job may have it now."""
     config: ModelConfig
     length: int = 0
     """The number of tokens of the prompt that were read, plus those that launched steps choose."""

@@ -232,9 +232,10 @@ class Metrics:
         for name, summary, value in (
             ("slots", "Texts that can be generated at the same time", stats.num_slots),
             ("slots_in_use", "Slots that hold a text now", stats.num_slots_in_use),
+            ("running_texts", "Texts in slots, or whose last tokens are computed", stats.num_running),
             ("waiting_texts", "Texts in the queue", stats.num_waiting),
             ("waiting_tokens", "Tokens of the texts in the queue", stats.num_waiting_tokens),
-            ("longest_turn_seconds", "The longest time between two steps", stats.longest_turn_seconds),
+            ("longest_turn_seconds", "The longest turn of the engine", stats.longest_turn_seconds),
         ):
             yield GaugeMetricFamily(PREFIX + name, summary, value)
         for name, summary, value in (
