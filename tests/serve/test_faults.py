@@ -154,6 +154,25 @@ def test_sigterm_under_load_ends_every_request_cleanly(run_path: Path, drain_sec
             assert sum(status == 200 for status, _ in results) >= 1
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_does_not_wait_for_the_model(run_path: Path, tmp_path: Path, number: signal.Signals) -> None:
+    """Loading calls `set_num_threads` first. Finalisation of Python aborts a process that computes then."""
+    plugin = tmp_path / "slow.py"
+    plugin.write_text(
+        "import time, torch\n"
+        "def compute_for_long(num_threads):\n"
+        f"    end = time.monotonic() + {2 * HANG_SECONDS}\n"
+        "    while time.monotonic() < end:\n"
+        "        torch.ones(300, 300) @ torch.ones(300, 300)\n"
+        "torch.set_num_threads = compute_for_long\n"
+    )
+    server = RunningServer(run_path, "--plugin", str(plugin))
+    assert server.get("/health").json() == {"status": "loading"}
+    assert server.stop(number) == 128 + number
+    assert server.log.endswith("ed while the model was being loaded\n")
+    assert "Traceback" not in server.log
+
+
 def test_a_second_signal_ends_the_requests_that_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """uvicorn would wait for them for some seconds, while the engine continues."""
     options = ServerOptions(drain_seconds=HANG_SECONDS)

@@ -2,7 +2,8 @@
 
 The server listens before the model is loaded and answers 503 until then. SIGTERM or SIGINT starts to drain:
 new requests are answered with 503, accepted ones finish or, after `drain_seconds`, get an error. A second
-signal ends the server at once.
+signal ends accepted requests with an error at once. The server then ends when clients have received their
+last bytes, at most `LAST_SECONDS` later. It does not wait for a model that is still being loaded.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import contextlib
 import errno
 import logging
 import socket
+import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
@@ -35,6 +37,7 @@ ARRIVAL_SECONDS = 0.3
 """How long a connection may take to send its request when the server ends; it is answered with 503."""
 LAST_SECONDS = 5
 """How long open connections may take to receive their last bytes when the server ends."""
+LOADING_THREAD = "loading the model"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,17 +65,17 @@ def serve(
     """Serve a model until a signal arrives; `announce` gets the address, and again when the model is ready.
 
     `load` runs on a thread of its own; its error ends the server and is raised here. A signal is raised again
-    after the server has ended.
+    after the server has ended. If the thread is still running then, it is left behind (`is_loading`).
     """
     service = Service(options.engine)
-    failure: list[Exception] = []
+    failure: list[BaseException] = []
 
-    async def load_model() -> None:
-        loop = asyncio.get_running_loop()
+    def load_model(loop: asyncio.AbstractEventLoop) -> None:
         try:
-            loaded = await asyncio.to_thread(load)
-            await asyncio.to_thread(service.load, loaded, loop)
-        except Exception as error:
+            loaded = load()
+            if not service.is_draining:
+                service.load(loaded, loop)
+        except BaseException as error:
             failure.append(error)
             server.should_exit = True
             return
@@ -87,16 +90,26 @@ def serve(
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Any) -> AsyncIterator[None]:
-        loading = asyncio.create_task(load_model())
+        # Not `asyncio.to_thread`: the event loop and Python wait for its threads before they end.
+        loop = asyncio.get_running_loop()
+        threading.Thread(target=load_model, args=[loop], name=LOADING_THREAD, daemon=True).start()
         yield
         await service.stop()
-        loading.cancel()
 
     app = make_app(service, options.guard, lifespan=lifespan)
     server = _Server(configure(app, options), service, options, announce)
     run_server(server, options)
     if failure:
         raise failure[0]
+
+
+def is_loading() -> bool:
+    """Return whether a server of this process loads its model, also if the server itself has ended.
+
+    Use `os._exit` to end the process then: when Python is finalised, it stops the thread inside torch, which
+    aborts the process.
+    """
+    return any(thread.name == LOADING_THREAD for thread in threading.enumerate())
 
 
 def run_server(server: uvicorn.Server, options: ServerOptions) -> None:

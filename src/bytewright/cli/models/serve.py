@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from bytewright.cli import console, options
+from bytewright.cli import Terminated, console, options
 from bytewright.errors import UsageError, wrong_value
 from bytewright.system import usable_cores
 
@@ -57,6 +59,22 @@ def needs_extra(command: str) -> Iterator[None]:
             f"{command} needs packages that are not installed ({error}); pip install 'bytewright[serve]'"
         )
         raise UsageError(message) from None
+
+
+@contextlib.contextmanager
+def exits_while_loading() -> Iterator[None]:
+    """End the process if a signal ends the block while its model is still being loaded."""
+    from bytewright.serve.server import is_loading
+
+    try:
+        yield
+    except (KeyboardInterrupt, Terminated) as error:
+        if not is_loading():
+            raise
+        is_terminated = isinstance(error, Terminated)
+        word, number = ("terminated", signal.SIGTERM) if is_terminated else ("interrupted", signal.SIGINT)
+        print(f"bytewright: {word} while the model was being loaded", file=sys.stderr, flush=True)
+        os._exit(128 + number)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,18 +138,19 @@ class Serve(ServerCommand):
             max_waiting=self.max_waiting,
             max_waiting_tokens=self.max_waiting_tokens,
         )
-        serve(
-            self._open(num_threads),
-            ServerOptions(
-                port=self.port,
-                guard=guard,
-                engine=engine,
-                header_seconds=self.read_seconds / 2,
-                write_seconds=self.write_seconds,
-                drain_seconds=self.drain_seconds,
-            ),
-            announce=console.print_remark,
-        )
+        with exits_while_loading():
+            serve(
+                self._open(num_threads),
+                ServerOptions(
+                    port=self.port,
+                    guard=guard,
+                    engine=engine,
+                    header_seconds=self.read_seconds / 2,
+                    write_seconds=self.write_seconds,
+                    drain_seconds=self.drain_seconds,
+                ),
+                announce=console.print_remark,
+            )
 
     def _open(self, num_threads: int) -> Callable[[], ServedModel]:
         """Check the run, and return a function that loads its model and sets the number of threads."""
