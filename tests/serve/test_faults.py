@@ -154,12 +154,17 @@ def test_sigterm_under_load_ends_every_request_cleanly(run_path: Path, drain_sec
             assert sum(status == 200 for status, _ in results) >= 1
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_does_not_wait_for_the_model(run_path: Path, tmp_path: Path, number: signal.Signals) -> None:
+@pytest.mark.parametrize(
+    ("number", "is_ignored"), [(signal.SIGTERM, False), (signal.SIGINT, False), (signal.SIGINT, True)]
+)
+def test_a_signal_does_not_wait_for_the_model(
+    run_path: Path, tmp_path: Path, number: signal.Signals, is_ignored: bool
+) -> None:
     """Loading calls `set_num_threads` first. Finalisation of Python aborts a process that computes then."""
     plugin = tmp_path / "slow.py"
     plugin.write_text(
-        "import time, torch\n"
+        "import signal, time, torch\n"
+        f"if {is_ignored}: signal.signal(signal.SIGINT, signal.SIG_IGN)  # as in a background job\n"
         "def compute_for_long(num_threads):\n"
         f"    end = time.monotonic() + {2 * HANG_SECONDS}\n"
         "    while time.monotonic() < end:\n"

@@ -66,13 +66,16 @@ def exits_while_loading() -> Iterator[None]:
     """End the process if a signal ends the block while its model is still being loaded."""
     from bytewright.serve.server import is_loading
 
+    number, word = signal.SIGINT, "interrupted"
     try:
         yield
     except (KeyboardInterrupt, Terminated) as error:
         if not is_loading():
             raise
-        is_terminated = isinstance(error, Terminated)
-        word, number = ("terminated", signal.SIGTERM) if is_terminated else ("interrupted", signal.SIGINT)
+        if isinstance(error, Terminated):
+            number, word = signal.SIGTERM, "terminated"
+    # Without an error, the block was ended by a SIGINT that this process ignores, as background jobs do.
+    if is_loading():
         print(f"bytewright: {word} while the model was being loaded", file=sys.stderr, flush=True)
         os._exit(128 + number)
 
