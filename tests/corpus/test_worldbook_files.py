@@ -167,11 +167,11 @@ def test_a_manifest_with_an_invalid_world_is_rejected(
 @pytest.mark.parametrize(
     ("fields", "key"),
     [
-        ({"seed": -1}, "world"),
+        ({"seed": -1}, "seed"),
         ({"exponent": Decimal("NaN")}, "exponent"),
         ({"exponent": Decimal(5)}, "exponent"),
-        ({"num_people": 1}, "people"),
-        ({"num_people": 2**30}, "people"),
+        ({"num_people": 1}, "num_people"),
+        ({"num_people": 2**30}, "num_people"),
     ],
 )
 def test_a_world_outside_the_limits_is_rejected(fields: dict[str, object], key: str) -> None:

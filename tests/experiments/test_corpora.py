@@ -152,6 +152,8 @@ def test_invalid_corpora_are_rejected(tmp_path: Path, stories: Path) -> None:
         {"storybook": 10, "text": stories},
         {"storybook": 0},
         {"storybook": 9, "vocab_size": 9},
+        {"worldbook": 9, "exponent": 5.0},
+        {"worldbook": 9, "people": 1},
     ):
         with pytest.raises(UsageError) as rejected:
             CorpusConfig(**fields)

@@ -19,6 +19,7 @@ from bytewright.laws.points import Point, Points, points_of_runs, read_points
 from bytewright.report.laws import table_of_exponents, table_of_recovery
 from bytewright.train.metrics import finite
 from conftest import RunCommand
+from rejection import rejects
 
 POINT: dict[str, Any] = {"parameters": 1e6, "tokens": 1e8, "seed": 0, "loss": 0.3, "floor": 0.2}
 LAB = Path(__file__).parents[2] / "docs" / "results" / "2026-11-15-lab"
@@ -89,12 +90,23 @@ def test_values_that_are_not_finite_are_rejected(value: float) -> None:
 
 @pytest.mark.parametrize(
     ("change", "key"),
-    [({"mentions_per_token": 0}, "mentions_per_token"), ({"world": {"exponent": "nan"}}, "exponent")],
+    [
+        ({"seed": -1}, "world.seed"),
+        ({"exponent": "nan"}, "world.exponent"),
+        ({"exponent": "steep"}, "world.exponent"),
+        ({"people": 1}, "world.people"),
+        ({"people": "all"}, "world.people"),
+    ],
 )
-def test_a_wrong_world_is_rejected(tmp_path: Path, change: dict[str, Any], key: str) -> None:
-    with pytest.raises(BytewrightError) as caught:
-        read_points(write(tmp_path / "points.json", {"points": [POINT], **change}))
-    assert caught.value.key == key
+def test_a_wrong_world_is_rejected_with_its_place(tmp_path: Path, change: dict[str, Any], key: str) -> None:
+    path = write(tmp_path / "points.json", {"points": [POINT], "world": change})
+    with rejects(FormatError, path=path, key=key):
+        read_points(path)
+
+
+def test_a_wrong_number_of_mentions_is_rejected(tmp_path: Path) -> None:
+    with rejects(UsageError, key="mentions_per_token", found=0):
+        read_points(write(tmp_path / "points.json", {"points": [POINT], "mentions_per_token": 0}))
 
 
 def test_no_points_are_rejected(tmp_path: Path) -> None:

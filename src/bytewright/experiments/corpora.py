@@ -97,7 +97,11 @@ class CorpusConfig:
     @property
     def world(self) -> World:
         """The world of the world book."""
-        return World(exponent=Decimal(str(self.exponent)), num_people=self.people)
+        try:
+            return World(exponent=Decimal(str(self.exponent)), num_people=self.people)
+        except UsageError as error:
+            key = {"exponent": "corpus.exponent", "num_people": "corpus.people"}[str(error.key)]
+            raise wrong_value(key, str(error.expected), error.found) from None
 
 
 def prepare_corpus(config: CorpusConfig, root: Path, progress: PhaseProgress) -> DataConfig:

@@ -237,9 +237,14 @@ def _parse_world(world: Json) -> World:
         exponent = Decimal(str(fields.get("exponent", "1.25")))
     except InvalidOperation:
         raise world["exponent"].error("a number, such as 1.25") from None
-    names = {"seed": "seed", "people": "num_people"}
-    sizes = {field: world[key].as_integer() for key, field in names.items() if key in fields}
-    return World(exponent=exponent, **sizes)
+    names = {"seed": "seed", "exponent": "exponent", "num_people": "people"}
+    integers = {
+        field: world[names[field]].as_integer() for field in ("seed", "num_people") if names[field] in fields
+    }
+    try:
+        return World(exponent=exponent, **integers)
+    except UsageError as error:
+        raise world[names[str(error.key)]].error(str(error.expected)) from None
 
 
 def points_of_runs(records: Sequence[RunRecord], title: str) -> Points:

@@ -260,7 +260,8 @@ def make_world(seed: int, exponent: str, num_people: int) -> World:
     try:
         return World(seed=seed, exponent=power, num_people=num_people)
     except UsageError as error:
-        raise wrong_value(f"--{error.key}", str(error.expected), error.found) from None
+        option = {"seed": "--world", "exponent": "--exponent", "num_people": "--people"}[str(error.key)]
+        raise wrong_value(option, str(error.expected), error.found) from None
 
 
 def story_report_fields(report: CheckReport, copies: float | None) -> dict[str, object]:

@@ -166,16 +166,15 @@ def read_world_manifest(path: StrPath) -> WorldManifest | None:
 
 
 def _read_world(json: Json) -> World:
-    seed, exponent, num_people = (json[name] for name in ("seed", "exponent", "num_people"))
     try:
-        power = Decimal(exponent.as_text())
+        exponent = Decimal(json["exponent"].as_text())
     except InvalidOperation:
-        raise exponent.error("a number such as 1.25 as text") from None
+        raise json["exponent"].error("a number such as 1.25 as text") from None
+    seed, num_people = (json[name].as_integer() for name in ("seed", "num_people"))
     try:
-        return World(seed=seed.as_integer(), exponent=power, num_people=num_people.as_integer())
-    except UsageError as error:  # its key is the name of the option
-        field = {"world": seed, "exponent": exponent, "people": num_people}[str(error.key)]
-        raise field.error(str(error.expected)) from None
+        return World(seed=seed, exponent=exponent, num_people=num_people)
+    except UsageError as error:
+        raise json[str(error.key)].error(str(error.expected)) from None
 
 
 def _one_of(json: Json, allowed: Iterable[Split]) -> Split:

@@ -111,11 +111,11 @@ class World:
 
     def __post_init__(self) -> None:
         if not 0 <= self.seed < 2**64:
-            raise wrong_value("world", "from 0 to 2^64 - 1", self.seed)
+            raise wrong_value("seed", "from 0 to 2^64 - 1", self.seed)
         if not (self.exponent.is_finite() and 0 <= self.exponent <= 4):
             raise wrong_value("exponent", "from 0 to 4", str(self.exponent))
         if not 2 <= self.num_people <= MAX_PEOPLE:
-            raise wrong_value("people", f"from 2 to {MAX_PEOPLE}", self.num_people)
+            raise wrong_value("num_people", f"from 2 to {MAX_PEOPLE}", self.num_people)
 
     # Frequencies
 
