@@ -50,7 +50,7 @@ from bytewright.errors import FormatError
         ("{#*1-2}", "{#*2-1}", "a range of numbers is empty"),
         ("Look at {person}.", "Look at the {thing.old} there.", "Thing.*old.* may only be used in move, ask"),
         ("Look at {person}.", "Look at the {thing} there.", "Thing.*same.* may only be used in move, ask"),
-        ("Look at {person}.", "Look at {holder} there.", "Holder.*now.* may only be used in move, ask"),
+        ("Look at {person}.", "Look at {holder} there.", "Holder.*present.* may only be used in move, ask"),
         ("Look at {person}.", "Look at {holder.next} there.", "Holder.*next.* may only be used in move, ask"),
         ("Look at {person}.", "Look at {a thing.new} there.", "Thing.*new.* in the rule introduce"),
         ("Look at {person}.", "Look at {holder.first} there.", "Holder.*first.* in the rule introduce"),

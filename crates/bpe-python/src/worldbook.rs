@@ -138,10 +138,10 @@ fn part(&(operation, a, b, c, d): &Instruction) -> PyResult<Part> {
         opcode::CALL => Part::Call(index(a)?),
         opcode::NEST => Part::Nest(index(a)?),
         opcode::PICK => Part::Pick(index(a)?, index(b)?, optional(c), optional(d)),
-        opcode::REPEAT => Part::Mention(index(a)?, index(b)?, index(c)?),
+        opcode::REPEAT => Part::Repeat(index(a)?, index(b)?, index(c)?),
         opcode::NEW_PERSON => Part::NewPerson,
         opcode::OTHER_PERSON => Part::OtherPerson,
-        opcode::SAME_PERSON => Part::PersonName,
+        opcode::SAME_PERSON => Part::SamePerson,
         opcode::FACT => Part::Fact(index(a)?, index(b)?),
         opcode::PRONOUN => Part::Pronoun(index(a)?, index(b)?),
         opcode::NUMBER => Part::Number(index(a)?, b, c),
@@ -152,7 +152,7 @@ fn part(&(operation, a, b, c, d): &Instruction) -> PyResult<Part> {
         opcode::SAME_THING => Part::SameThing(index(a)?),
         opcode::FIRST_HOLDER => Part::FirstHolder,
         opcode::NEXT_HOLDER => Part::NextHolder,
-        opcode::PRESENT_HOLDER => Part::Holder,
+        opcode::PRESENT_HOLDER => Part::PresentHolder,
         _ => return Err(PyValueError::new_err(format!("unknown operation {operation}"))),
     })
 }

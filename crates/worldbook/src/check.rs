@@ -82,7 +82,7 @@ impl Program {
                     && is_variable(other)
                     && (other.is_none() || size > 1)
             }
-            Part::Mention(variable, lexicon, form) => is_variable(Some(variable)) && is_word(lexicon, form),
+            Part::Repeat(variable, lexicon, form) => is_variable(Some(variable)) && is_word(lexicon, form),
             Part::Fact(fact, form) => fact < self.facts.len() && form < 3,
             Part::Pronoun(woman, man) => woman < self.texts.len() && man < self.texts.len(),
             Part::Number(_, low, high) => 0 <= low && low <= high && high < 1 << 20,
@@ -97,7 +97,7 @@ impl Program {
         for (_, part) in self.parts() {
             let (variables, lexicon) = match part {
                 Part::Pick(lexicon, _, variable, other) => ([variable, other], lexicon),
-                Part::Mention(variable, lexicon, _) => ([Some(variable), None], lexicon),
+                Part::Repeat(variable, lexicon, _) => ([Some(variable), None], lexicon),
                 _ => continue,
             };
             for variable in variables.into_iter().flatten() {
@@ -136,15 +136,15 @@ impl Program {
 
     /// Check that a thing is in play where a part mentions it, and that an introduction draws a new one.
     fn check_things(&self) -> Result<()> {
-        let [introduce, shift, ask] = self.turns.map(|(rule, _)| rule);
+        let [introduce, move_, ask] = self.turns.map(|(rule, _)| rule);
         let outside = self.rules_below(self.genres.iter().map(|&(rule, _)| rule))?;
         let introductions = self.rules_below([introduce].into_iter())?;
-        let others = self.rules_below([shift, ask].into_iter())?;
+        let others = self.rules_below([move_, ask].into_iter())?;
         for (rule, part) in self.parts() {
             let is_misplaced = match part {
                 Part::Turn => introductions[rule] || others[rule],
                 Part::NewThing(_) | Part::FirstHolder => outside[rule] || others[rule],
-                Part::OldThing(_) | Part::SameThing(_) | Part::NextHolder | Part::Holder => {
+                Part::OldThing(_) | Part::SameThing(_) | Part::NextHolder | Part::PresentHolder => {
                     outside[rule] || introductions[rule]
                 }
                 _ => false,

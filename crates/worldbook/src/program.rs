@@ -12,13 +12,13 @@ pub enum Part {
     /// A word of a lexicon in a form. It is stored in a variable, and differs from the word of another one.
     Pick(usize, usize, Option<usize>, Option<usize>),
     /// The word of a variable of a lexicon, in a form.
-    Mention(usize, usize, usize),
+    Repeat(usize, usize, usize),
     /// A new person.
     NewPerson,
     /// A person other than the last new one.
     OtherPerson,
     /// The name of the last person.
-    PersonName,
+    SamePerson,
     /// A fact about the last person, in a form.
     Fact(usize, usize),
     /// One of two texts, for a woman and a man.
@@ -40,7 +40,7 @@ pub enum Part {
     /// The next holder of the last thing.
     NextHolder,
     /// The present holder of the last thing.
-    Holder,
+    PresentHolder,
 }
 
 /// Words in three forms (plain, with article, with capital), and their weights.

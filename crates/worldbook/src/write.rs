@@ -137,11 +137,11 @@ impl Writer {
             recency.try_reserve(1)?;
             recency.push(Table::new(program.recency.iter().take(size).copied())?);
         }
-        let [introduce, shift, ask] = program.turns.map(|(_, weight)| weight);
+        let [introduce, move_, ask] = program.turns.map(|(_, weight)| weight);
         let turns = [
             Table::new([introduce, 0, 0].into_iter())?,
-            Table::new([introduce, shift, ask].into_iter())?,
-            Table::new([0, shift, ask].into_iter())?,
+            Table::new([introduce, move_, ask].into_iter())?,
+            Table::new([0, move_, ask].into_iter())?,
         ];
         Ok(Writer { people: People::new(world)?, program, lexicons, rules, recency, turns })
     }
@@ -219,12 +219,12 @@ impl Writer {
                 }
                 self.put_word(lexicon, form, number, state)
             }
-            Part::Mention(variable, lexicon, form) => {
+            Part::Repeat(variable, lexicon, form) => {
                 self.put_word(lexicon, form, frame.words[variable], state)
             }
             Part::NewPerson => self.write_new_person(state, frame),
             Part::OtherPerson => self.write_other_person(state, frame),
-            Part::PersonName => self.put_name(state, frame),
+            Part::SamePerson => self.put_name(state, frame),
             Part::Fact(kind, form) => self.write_fact(kind, form, state, frame),
             Part::Pronoun(woman, man) => {
                 let text = if People::is_woman(frame.person.number) { woman } else { man };
@@ -244,7 +244,7 @@ impl Writer {
                 self.put_word(names, 0, state.new.holder, state)
             }
             Part::NextHolder => self.write_next_holder(state),
-            Part::Holder => self.put_word(names, 0, last_thing(state).holder, state),
+            Part::PresentHolder => self.put_word(names, 0, last_thing(state).holder, state),
         }
     }
 

@@ -20,7 +20,7 @@ fn program() -> Program {
             rule(vec![Part::Turn]),
             rule(vec![Part::FirstHolder, Part::Text(0), Part::NewThing(0), Part::Text(1)]),
             rule(vec![Part::OldThing(0), Part::Text(2), Part::NextHolder, Part::Text(1)]),
-            rule(vec![Part::OldThing(0), Part::Text(3), Part::Holder, Part::Text(1)]),
+            rule(vec![Part::OldThing(0), Part::Text(3), Part::PresentHolder, Part::Text(1)]),
         ],
         genres: vec![(0, 1)],
         facts: vec![],
@@ -85,14 +85,14 @@ fn every_inconsistent_program_is_rejected() {
         |program| program.rules[0] = rule(vec![Part::Number(0, 5, 4)]),
         |program| {
             program.num_variables = 1;
-            program.rules[0] = rule(vec![Part::Pick(1, 0, Some(0), None), Part::Mention(0, 0, 0)]);
+            program.rules[0] = rule(vec![Part::Pick(1, 0, Some(0), None), Part::Repeat(0, 0, 0)]);
         },
         |program| program.rules[0] = rule(vec![Part::OldThing(0)]),
         |program| program.rules[0] = rule(vec![Part::SameThing(0)]),
         |program| program.rules[0] = rule(vec![Part::NewThing(0)]),
         |program| program.rules[0] = rule(vec![Part::FirstHolder]),
         |program| program.rules[0] = rule(vec![Part::NextHolder]),
-        |program| program.rules[0] = rule(vec![Part::Holder]),
+        |program| program.rules[0] = rule(vec![Part::PresentHolder]),
         |program| program.rules[0] = rule(vec![Part::Call(2)]),
         |program| program.rules[1][0].parts.push(Part::OldThing(0)),
         |program| program.rules[2][0].parts.push(Part::NewThing(0)),

@@ -65,7 +65,7 @@ class Opcode(IntEnum):
 
 PERSONS = {"new": Opcode.NEW_PERSON, "other": Opcode.OTHER_PERSON, "same": Opcode.SAME_PERSON}
 THINGS = {"new": Opcode.NEW_THING, "old": Opcode.OLD_THING, "same": Opcode.SAME_THING}
-HOLDERS = {"first": Opcode.FIRST_HOLDER, "next": Opcode.NEXT_HOLDER, "now": Opcode.PRESENT_HOLDER}
+HOLDERS = {"first": Opcode.FIRST_HOLDER, "next": Opcode.NEXT_HOLDER, "present": Opcode.PRESENT_HOLDER}
 
 
 def make_writer(machine: Machine) -> WorldbookWriter:

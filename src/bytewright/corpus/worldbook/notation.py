@@ -72,8 +72,8 @@ SLOT = re.compile(r"(?:([aA]) )?(?:([a-z]+)=)?([A-Za-z_]+)(?:\.([A-Za-z]+))?(?:-
 
 OPERATIONS: Mapping[str, Operation] = {"": "=", "+": "+", "-": "-", "*": "*"}
 THINGS: Mapping[str | None, Literal["new", "old", "same"]] = {None: "same", "new": "new", "old": "old"}
-HOLDERS: Mapping[str | None, Literal["first", "next", "now"]] = {
-    None: "now",
+HOLDERS: Mapping[str | None, Literal["first", "next", "present"]] = {
+    None: "present",
     "first": "first",
     "next": "next",
 }

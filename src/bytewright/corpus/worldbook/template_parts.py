@@ -152,7 +152,7 @@ class Thing:
 class Holder:
     """A person who has the last thing: the first one, the next one, or the present one."""
 
-    which: Literal["first", "next", "now"]
+    which: Literal["first", "next", "present"]
 
 
 Part = str | Call | Nest | Pick | Repeat | Person | Fact | Pronoun | Number | Result | Turn | Thing | Holder
