@@ -98,7 +98,7 @@ class EnumeratingBuilder(DerivationBuilder):
         self.taken.append((outcome, outcomes))
         return outcome
 
-    def check(self, kind: str, text: str) -> None:
+    def accept_text(self, kind: str, text: str) -> None:
         self.text += text
 
 

@@ -161,13 +161,13 @@ class _LenientBuilder(ParsingBuilder):
         self.stated: Counter[str] = Counter()
         self.wrong: Counter[str] = Counter()
 
-    def check(self, kind: str, text: str) -> None:
+    def accept_text(self, kind: str, text: str) -> None:
         """Compare the text with the document."""
         end = self.at + len(text)
         other = ANSWER.match(self.text, self.at) if kind in FACTS else None
         is_right = self.text.startswith(text, self.at) and not WORD_CHARACTER.match(self.text, end)
         if other is None or is_right:
-            super().check(kind, text)
+            super().accept_text(kind, text)
         else:  # also 120 instead of 12
             self.wrong[kind] += 1
             self.at += other.end() - end  # the caller adds the expected length

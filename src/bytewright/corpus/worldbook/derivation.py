@@ -129,7 +129,7 @@ class DerivationBuilder:
 
     def put(self, kind: str, text: str) -> None:
         """Write a text, or check that it is there; it shows all choices made since the last text."""
-        self.check(kind, text)
+        self.accept_text(kind, text)
         self.at += len(text)
         self._close()
 
@@ -147,7 +147,7 @@ class DerivationBuilder:
         """Return the outcome of a choice."""
         raise NotImplementedError
 
-    def check(self, kind: str, text: str) -> None:
+    def accept_text(self, kind: str, text: str) -> None:
         """Write a text, or raise `LanguageError` if the document differs."""
         raise NotImplementedError
 
@@ -164,7 +164,7 @@ class GeneratingBuilder(DerivationBuilder):
         """Draw an outcome."""
         return distribution.draw(self.below)
 
-    def check(self, kind: str, text: str) -> None:
+    def accept_text(self, kind: str, text: str) -> None:
         """Write the text."""
         self.pieces.append(text)
 
@@ -185,7 +185,7 @@ class ParsingBuilder(DerivationBuilder):
             raise LanguageError(self.text, self.at + shared, kind)
         return outcome
 
-    def check(self, kind: str, text: str) -> None:
+    def accept_text(self, kind: str, text: str) -> None:
         """Compare the text with the document."""
         if not self.text.startswith(text, self.at):
             shared = self._shared(text)
