@@ -3,14 +3,14 @@
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use worldbook::{Alternative, Bucket, Error, Lexicon, Limits, Part, Program, World, Writer};
+use worldbook::{Alternative, Bucket, Error, Lexicon, Limits, Operation, Part, Program, World, Writer};
 
 use crate::errors::{guarded, out_of_memory};
 
 /// An opcode and its arguments.
 type Instruction = (u8, i64, i64, i64, i64);
 
-/// The operations; the enumeration `Opcode` of `bytewright.corpus.worldbook.fused` documents their arguments.
+/// The opcodes; the enumeration `Opcode` of `bytewright.corpus.worldbook.fused` documents their arguments.
 mod opcode {
     pub(super) const TEXT: u8 = 0;
     pub(super) const CALL: u8 = 1;
@@ -32,6 +32,10 @@ mod opcode {
     pub(super) const NEXT_HOLDER: u8 = 17;
     pub(super) const PRESENT_HOLDER: u8 = 18;
 }
+
+/// How numbers change a result, in the order of `OPERATIONS` of the same Python module.
+const OPERATIONS: [Operation; 4] =
+    [Operation::Replace, Operation::Add, Operation::Subtract, Operation::Multiply];
 
 /// The text of documents, and the length and the bits of each.
 type Documents<'py> = (Bound<'py, PyBytes>, Vec<(usize, f64)>);
@@ -130,10 +134,10 @@ fn alternative(given: &(u64, Vec<Instruction>)) -> PyResult<Alternative> {
 }
 
 /// Decode an instruction. Arguments are indices, where -1 means none, except the bounds of `NUMBER`.
-fn part(&(operation, a, b, c, d): &Instruction) -> PyResult<Part> {
+fn part(&(opcode, a, b, c, d): &Instruction) -> PyResult<Part> {
     let index = |value: i64| usize::try_from(value).map_err(|_| PyValueError::new_err("negative index"));
     let optional = |value: i64| usize::try_from(value).ok();
-    Ok(match operation {
+    Ok(match opcode {
         opcode::TEXT => Part::Text(index(a)?),
         opcode::CALL => Part::Call(index(a)?),
         opcode::NEST => Part::Nest(index(a)?),
@@ -144,7 +148,7 @@ fn part(&(operation, a, b, c, d): &Instruction) -> PyResult<Part> {
         opcode::SAME_PERSON => Part::SamePerson,
         opcode::FACT => Part::Fact(index(a)?, index(b)?),
         opcode::PRONOUN => Part::Pronoun(index(a)?, index(b)?),
-        opcode::NUMBER => Part::Number(index(a)?, b, c),
+        opcode::NUMBER => Part::Number(decode_operation(a)?, b, c),
         opcode::RESULT => Part::Result,
         opcode::TURN => Part::Turn,
         opcode::NEW_THING => Part::NewThing(index(a)?),
@@ -153,8 +157,13 @@ fn part(&(operation, a, b, c, d): &Instruction) -> PyResult<Part> {
         opcode::FIRST_HOLDER => Part::FirstHolder,
         opcode::NEXT_HOLDER => Part::NextHolder,
         opcode::PRESENT_HOLDER => Part::PresentHolder,
-        _ => return Err(PyValueError::new_err(format!("unknown operation {operation}"))),
+        _ => return Err(PyValueError::new_err(format!("unknown opcode {opcode}"))),
     })
+}
+
+fn decode_operation(index: i64) -> PyResult<Operation> {
+    let operation = usize::try_from(index).ok().and_then(|index| OPERATIONS.get(index));
+    operation.copied().ok_or_else(|| PyValueError::new_err(format!("unknown operation {index}")))
 }
 
 fn to_python(error: Error) -> PyErr {

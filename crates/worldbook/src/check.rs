@@ -1,19 +1,31 @@
-//! The checks of a program, which make every document writable: `grammar.py` has the same checks.
+//! Check a program once, so that writing its documents ends, cannot fail, and uses only things in play.
+//!
+//! `grammar.py` checks the same properties and reports them by the names and lines of the grammar. Indices and overflow
+//! are only checked here. What makes texts unambiguous is only checked there: the beginnings of alternatives, the words
+//! of a lexicon, the text after a drawn word and before a nested rule. The same holds for equal weights of things and
+//! names, and for the order of variables: before its first word, a variable has word 0 here.
 
 use crate::program::{Part, Program, nests};
 use crate::{Error, Result};
 
-/// Rules may call each other this deeply over all levels, which bounds the stack; the package's grammar needs 28.
+/// Rules may call each other this deeply over all levels, which bounds the stack.
 const MAX_CALLS: usize = 200;
+/// Numbers are smaller than this.
+const MAX_NUMBER: i64 = 1 << 20;
+/// The forms of a word.
+const NUM_FORMS: usize = 3;
+
+/// Return an error if a condition does not hold.
+fn ensure(holds: bool, problem: &'static str) -> Result<()> {
+    if holds { Ok(()) } else { Err(Error::Program(problem)) }
+}
 
 impl Program {
-    /// Check that indices are in their tables, choices have weights, calls end, and things are in play.
+    /// Check tables, weights, parts, variables, calls and things; later checks assume that earlier ones passed.
     pub(crate) fn check(&self) -> Result<()> {
         self.check_tables()?;
         self.check_weights()?;
-        if !self.parts().all(|(_, part)| self.is_valid(part)) {
-            return Err(Error::Program("a part refers to nothing"));
-        }
+        self.parts().try_for_each(|(_, part)| self.check_part(part))?;
         self.check_variables()?;
         self.check_calls()?;
         self.check_things()
@@ -21,73 +33,90 @@ impl Program {
 
     fn check_tables(&self) -> Result<()> {
         let is_rule = |rule: usize| rule < self.rules.len();
-        if self.genres.is_empty() || !self.genres.iter().all(|&(rule, weight)| is_rule(rule) && weight > 0) {
-            return Err(Error::Program("a genre has no rule or no weight"));
-        }
-        if !self.turns.iter().all(|&(rule, weight)| is_rule(rule) && weight > 0) {
-            return Err(Error::Program("a turn has no rule or no weight"));
+        ensure(!self.genres.is_empty(), "there is no genre")?;
+        ensure(self.genres.iter().all(|&(rule, _)| is_rule(rule)), "a genre has no rule")?;
+        ensure(self.turns.iter().all(|&(rule, _)| is_rule(rule)), "a turn has no rule")?;
+        ensure(self.facts.iter().all(|&fact| fact < self.lexicons.len()), "a fact has no lexicon")?;
+        for lexicon in &self.lexicons {
+            let size = lexicon.weights.len();
+            ensure(size > 0, "a lexicon has no words")?;
+            ensure(lexicon.forms.iter().all(|form| form.len() == size), "a word lacks a form or a weight")?;
         }
         let (things, names) = self.things_and_names;
         let num_words = |number: usize| self.lexicons.get(number).map_or(0, |lexicon| lexicon.weights.len());
-        if num_words(names) < 2
-            || num_words(things) <= self.limits.max_things
-            || self.recency.len() < self.limits.max_things
-        {
-            return Err(Error::Program("too few things or names"));
-        }
-        for lexicon in &self.lexicons {
-            let size = lexicon.weights.len();
-            if size == 0
-                || lexicon.weights.contains(&0)
-                || lexicon.forms.iter().any(|form| form.len() != size)
-            {
-                return Err(Error::Program("a lexicon is empty or its forms differ in length"));
-            }
-        }
-        if !self.facts.iter().all(|&fact| fact < self.lexicons.len()) {
-            return Err(Error::Program("a fact has no lexicon"));
-        }
-        Ok(())
+        ensure(num_words(names) > 1, "fewer than two names: a thing needs a next holder")?;
+        ensure(num_words(things) > self.limits.max_things, "there are at most max_things things")?;
+        ensure(self.recency.len() >= self.limits.max_things, "fewer recency weights than max_things")
     }
 
     fn check_weights(&self) -> Result<()> {
         let limits = self.limits;
-        if limits.max_things == 0 || limits.stop_weight == 0 || self.recency.contains(&0) {
-            return Err(Error::Program("a limit or a weight is 0"));
-        }
+        ensure(limits.max_things > 0, "max_things is 0")?;
+        ensure(limits.stop_weight > 0, "stop_weight is 0")?;
+        ensure(!self.recency.contains(&0), "a recency weight is 0")?;
+        ensure(self.genres.iter().all(|&(_, weight)| weight > 0), "a genre has the weight 0")?;
+        ensure(self.turns.iter().all(|&(_, weight)| weight > 0), "a turn has the weight 0")?;
+        ensure(!self.lexicons.iter().any(|lexicon| lexicon.weights.contains(&0)), "a word has the weight 0")?;
         let genres: u128 = self.genres.iter().map(|&(_, weight)| u128::from(weight)).sum();
         let urn = genres + u128::from(limits.max_sections) * u128::from(limits.urn_gain);
-        if u64::try_from(urn).is_err() || limits.stop_weight.checked_add(limits.max_sections).is_none() {
-            return Err(Error::Program("weights overflow"));
-        }
-        if self.rules.iter().flatten().any(|alternative| alternative.weight == 0) {
-            return Err(Error::Program("an alternative has no weight"));
-        }
-        if !self.rules.iter().all(|rule| rule.iter().any(|each| !nests(each))) {
-            return Err(Error::Program("a rule has no alternative at the deepest level"));
-        }
-        Ok(())
+        ensure(u64::try_from(urn).is_ok(), "the weights of the genres overflow")?;
+        let stop = limits.stop_weight.checked_add(limits.max_sections);
+        ensure(stop.is_some(), "stop_weight + max_sections overflows")?;
+        ensure(
+            self.rules.iter().flatten().all(|alternative| alternative.weight > 0),
+            "an alternative has the weight 0",
+        )?;
+        ensure(
+            self.rules.iter().all(|rule| rule.iter().any(|each| !nests(each))),
+            "a rule has no alternative at the deepest level",
+        )
     }
 
-    fn is_valid(&self, part: Part) -> bool {
-        let is_word = |lexicon: usize, form: usize| lexicon < self.lexicons.len() && form < 3;
-        let is_variable = |variable: Option<usize>| variable.is_none_or(|each| each < self.num_variables);
+    /// Check the indices and the numbers of a part.
+    fn check_part(&self, part: Part) -> Result<()> {
+        let is_text = |text: usize| ensure(text < self.texts.len(), "a part has an unknown text");
+        let is_rule = |rule: usize| ensure(rule < self.rules.len(), "a part calls an unknown rule");
+        let is_form = |form: usize| ensure(form < NUM_FORMS, "a part has an unknown form");
+        let is_lexicon =
+            |lexicon: usize| ensure(lexicon < self.lexicons.len(), "a part has an unknown lexicon");
+        let is_variable =
+            |variable: usize| ensure(variable < self.num_variables, "a part has an unknown variable");
         match part {
-            Part::Text(text) => text < self.texts.len(),
-            Part::Call(rule) | Part::Nest(rule) => rule < self.rules.len(),
+            Part::Text(text) => is_text(text),
+            Part::Call(rule) | Part::Nest(rule) => is_rule(rule),
             Part::Pick(lexicon, form, variable, other) => {
-                let size = self.lexicons.get(lexicon).map_or(0, |each| each.weights.len());
-                is_word(lexicon, form)
-                    && is_variable(variable)
-                    && is_variable(other)
-                    && (other.is_none() || size > 1)
+                is_lexicon(lexicon)?;
+                is_form(form)?;
+                variable.into_iter().chain(other).try_for_each(is_variable)?;
+                let can_differ = other.is_none() || self.lexicons[lexicon].weights.len() > 1;
+                ensure(can_differ, "a word must differ from another one, but its lexicon has only one")
             }
-            Part::Repeat(variable, lexicon, form) => is_variable(Some(variable)) && is_word(lexicon, form),
-            Part::Fact(fact, form) => fact < self.facts.len() && form < 3,
-            Part::Pronoun(woman, man) => woman < self.texts.len() && man < self.texts.len(),
-            Part::Number(_, low, high) => 0 <= low && low <= high && high < 1 << 20,
-            Part::NewThing(form) | Part::OldThing(form) | Part::SameThing(form) => form < 3,
-            _ => true,
+            Part::Repeat(variable, lexicon, form) => {
+                is_variable(variable)?;
+                is_lexicon(lexicon)?;
+                is_form(form)
+            }
+            Part::Fact(fact, form) => {
+                ensure(fact < self.facts.len(), "a part has an unknown fact")?;
+                is_form(form)
+            }
+            Part::Pronoun(woman, man) => {
+                is_text(woman)?;
+                is_text(man)
+            }
+            Part::Number(_, low, high) => {
+                ensure(low <= high, "a range of numbers is empty")?;
+                ensure(0 <= low && high < MAX_NUMBER, "a range of numbers is not within 0 to 2^20 - 1")
+            }
+            Part::NewThing(form) | Part::OldThing(form) | Part::SameThing(form) => is_form(form),
+            Part::NewPerson
+            | Part::OtherPerson
+            | Part::SamePerson
+            | Part::Result
+            | Part::Turn
+            | Part::FirstHolder
+            | Part::NextHolder
+            | Part::PresentHolder => Ok(()),
         }
     }
 
@@ -101,9 +130,8 @@ impl Program {
                 _ => continue,
             };
             for variable in variables.into_iter().flatten() {
-                if *lexicons[variable].get_or_insert(lexicon) != lexicon {
-                    return Err(Error::Program("a variable has words of two lexicons"));
-                }
+                let first = *lexicons[variable].get_or_insert(lexicon);
+                ensure(first == lexicon, "a variable has words of two lexicons")?;
             }
         }
         Ok(())
@@ -128,10 +156,8 @@ impl Program {
             (ends, num_calls) = (ends_now, num_calls + 1);
         }
         let depth = self.limits.max_depth.saturating_add(1).saturating_mul(num_calls);
-        if ends.contains(&false) || depth > MAX_CALLS {
-            return Err(Error::Program("rules call each other without end or too deeply"));
-        }
-        Ok(())
+        ensure(!ends.contains(&false), "rules call each other without end")?;
+        ensure(depth <= MAX_CALLS, "rules call each other too deeply")
     }
 
     /// Check that a thing is in play where a part mentions it, and that an introduction draws a new one.
@@ -141,24 +167,24 @@ impl Program {
         let introductions = self.rules_below([introduce].into_iter())?;
         let others = self.rules_below([move_, ask].into_iter())?;
         for (rule, part) in self.parts() {
-            let is_misplaced = match part {
-                Part::Turn => introductions[rule] || others[rule],
-                Part::NewThing(_) | Part::FirstHolder => outside[rule] || others[rule],
-                Part::OldThing(_) | Part::SameThing(_) | Part::NextHolder | Part::PresentHolder => {
-                    outside[rule] || introductions[rule]
-                }
-                _ => false,
+            let (is_misplaced, problem) = match part {
+                Part::Turn => (introductions[rule] || others[rule], "a turn contains another turn"),
+                Part::NewThing(_) | Part::FirstHolder => (
+                    outside[rule] || others[rule],
+                    "a new thing or a first holder is outside an introduction",
+                ),
+                Part::OldThing(_) | Part::SameThing(_) | Part::NextHolder | Part::PresentHolder => (
+                    outside[rule] || introductions[rule],
+                    "a thing in play or its holder is outside the turns move and ask",
+                ),
+                _ => continue,
             };
-            if is_misplaced {
-                return Err(Error::Program("a turn, a thing or a holder is in the wrong rule"));
-            }
+            ensure(!is_misplaced, problem)?;
         }
-        if !self.always_has(introduce, |part| matches!(part, Part::NewThing(_)))
-            || !self.always_has(introduce, |part| matches!(part, Part::FirstHolder))
-        {
-            return Err(Error::Program("an introduction has no new thing or no first holder"));
-        }
-        Ok(())
+        let has_thing = self.always_has(introduce, |part| matches!(part, Part::NewThing(_)));
+        ensure(has_thing, "an introduction has no new thing")?;
+        let has_holder = self.always_has(introduce, |part| matches!(part, Part::FirstHolder));
+        ensure(has_holder, "an introduction has no first holder")
     }
 
     /// Mark some rules and all that they call, without those that are called by a turn alone.

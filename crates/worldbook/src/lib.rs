@@ -9,7 +9,7 @@ mod program;
 mod world;
 mod write;
 
-pub use program::{Alternative, Lexicon, Limits, Part, Program, Rule};
+pub use program::{Alternative, Lexicon, Limits, Operation, Part, Program, Rule};
 pub use world::{Bucket, Stream, World, mix, mix_all};
 pub use write::Writer;
 

@@ -1,5 +1,18 @@
 //! The compiled grammar; `template_parts.py` explains its parts. Names are indices into the tables of the program.
 
+/// How a number changes the result of a calculation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// The number replaces the result.
+    Replace,
+    /// The number is added to the result.
+    Add,
+    /// The number is subtracted from the result.
+    Subtract,
+    /// The result is multiplied by the number.
+    Multiply,
+}
+
 /// A part of a template.
 #[derive(Clone, Copy, Debug)]
 pub enum Part {
@@ -23,8 +36,8 @@ pub enum Part {
     Fact(usize, usize),
     /// One of two texts, for a woman and a man.
     Pronoun(usize, usize),
-    /// A number between two bounds. It replaces the result (0), or is added (1), subtracted (2) or multiplied (3).
-    Number(usize, i64, i64),
+    /// A number from a lowest to a highest one, which changes the result.
+    Number(Operation, i64, i64),
     /// The result of the calculation.
     Result,
     /// A turn of the things.

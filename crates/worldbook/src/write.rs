@@ -1,6 +1,6 @@
 //! Execute a program: the fused version of `machine.py` with its `GeneratingBuilder`.
 
-use crate::program::{Part, Program, nests};
+use crate::program::{Operation, Part, Program, nests};
 use crate::world::{People, Person, Stream, World};
 use crate::{Error, Result};
 
@@ -322,7 +322,7 @@ fn last_thing(state: &State<'_>) -> Held {
 }
 
 fn write_number(
-    operation: usize,
+    operation: Operation,
     low: i64,
     high: i64,
     state: &mut State<'_>,
@@ -332,10 +332,10 @@ fn write_number(
     let number = low + state.stream.below(range) as i64;
     state.bits += (range as f64).log2();
     frame.result = match operation {
-        0 => number,
-        1 => frame.result.wrapping_add(number),
-        2 => frame.result.wrapping_sub(number),
-        _ => frame.result.wrapping_mul(number),
+        Operation::Replace => number,
+        Operation::Add => frame.result.wrapping_add(number),
+        Operation::Subtract => frame.result.wrapping_sub(number),
+        Operation::Multiply => frame.result.wrapping_mul(number),
     };
     put_number(state, number)
 }

@@ -1,6 +1,8 @@
 //! Programs are checked once; a valid one always writes the same document for the same key.
 
-use worldbook::{Alternative, Bucket, Error, Lexicon, Limits, Part, Program, World, Writer, mix, mix_all};
+use worldbook::{
+    Alternative, Bucket, Error, Lexicon, Limits, Operation, Part, Program, World, Writer, mix, mix_all,
+};
 
 fn words(texts: &[&str]) -> Lexicon {
     let texts: Vec<String> = texts.iter().map(|&text| text.to_owned()).collect();
@@ -57,64 +59,143 @@ fn a_document_is_a_function_of_its_key() -> Result<(), Error> {
     Ok(())
 }
 
+/// A change of the program, and the problem that it causes.
+type Change = (fn(&mut Program), &'static str);
+
 #[test]
-fn every_inconsistent_program_is_rejected() {
-    let changes: Vec<fn(&mut Program)> = vec![
-        |program| program.genres = vec![(9, 1)],
-        |program| program.genres.clear(),
-        |program| program.genres = vec![(0, 0)],
-        |program| program.turns[2].0 = 99,
-        |program| program.turns[0].1 = 0,
-        |program| program.things_and_names = (5, 1),
-        |program| program.recency = vec![1],
-        |program| program.recency = vec![1, 0],
-        |program| program.limits.max_things = 3,
-        |program| program.limits.max_things = 0,
-        |program| program.limits.stop_weight = 0,
-        |program| program.facts = vec![7],
-        |program| program.lexicons[0].weights[1] = 0,
-        |program| {
-            program.lexicons[0].forms[1].pop();
-        },
-        |program| program.rules[0] = rule(vec![Part::Text(99)]),
-        |program| program.rules[0] = rule(vec![Part::Call(0)]),
-        |program| program.rules[0] = rule(vec![Part::Nest(0)]),
-        |program| program.rules[0] = rule(vec![Part::Pick(0, 3, None, None)]),
-        |program| program.rules[0] = rule(vec![Part::Pick(0, 0, Some(0), None)]),
-        |program| program.rules[0] = rule(vec![Part::Fact(0, 0)]),
-        |program| program.rules[0] = rule(vec![Part::Number(0, 5, 4)]),
-        |program| {
-            program.num_variables = 1;
-            program.rules[0] = rule(vec![Part::Pick(1, 0, Some(0), None), Part::Repeat(0, 0, 0)]);
-        },
-        |program| program.rules[0] = rule(vec![Part::OldThing(0)]),
-        |program| program.rules[0] = rule(vec![Part::SameThing(0)]),
-        |program| program.rules[0] = rule(vec![Part::NewThing(0)]),
-        |program| program.rules[0] = rule(vec![Part::FirstHolder]),
-        |program| program.rules[0] = rule(vec![Part::NextHolder]),
-        |program| program.rules[0] = rule(vec![Part::PresentHolder]),
-        |program| program.rules[0] = rule(vec![Part::Call(2)]),
-        |program| program.rules[1][0].parts.push(Part::OldThing(0)),
-        |program| program.rules[2][0].parts.push(Part::NewThing(0)),
-        |program| {
-            program.limits.max_depth = 1; // an introduction inside an introduction
-            program.rules.push(rule(vec![Part::Turn]));
-            program.rules[1] = rule(vec![Part::FirstHolder, Part::NewThing(0)]);
-            let parts = vec![Part::FirstHolder, Part::NewThing(0), Part::Nest(4)];
-            program.rules[1].push(Alternative { weight: 1, parts });
-        },
-        |program| program.rules[1] = rule(vec![Part::FirstHolder]),
-        |program| program.rules[1] = rule(vec![Part::NewThing(0)]),
-        |program| program.limits.max_depth = 1_000,
-        |program| program.limits.max_sections = u64::MAX,
-        |program| program.limits.urn_gain = u64::MAX,
-        |program| program.rules[0].clear(),
-        |program| program.rules[0][0].weight = 0,
+fn every_inconsistent_program_is_rejected_with_its_problem() {
+    let changes: Vec<Change> = vec![
+        (|program| program.genres.clear(), "there is no genre"),
+        (|program| program.genres = vec![(9, 1)], "a genre has no rule"),
+        (|program| program.turns[2].0 = 99, "a turn has no rule"),
+        (|program| program.facts = vec![7], "a fact has no lexicon"),
+        (|program| program.lexicons.push(words(&[])), "a lexicon has no words"),
+        (
+            |program| {
+                program.lexicons[0].forms[1].pop();
+            },
+            "a word lacks a form or a weight",
+        ),
+        (
+            |program| program.lexicons[1] = words(&["Ada"]),
+            "fewer than two names: a thing needs a next holder",
+        ),
+        (|program| program.things_and_names = (5, 1), "there are at most max_things things"),
+        (|program| program.limits.max_things = 3, "there are at most max_things things"),
+        (|program| program.recency = vec![1], "fewer recency weights than max_things"),
+        (|program| program.limits.max_things = 0, "max_things is 0"),
+        (|program| program.limits.stop_weight = 0, "stop_weight is 0"),
+        (|program| program.recency = vec![1, 0], "a recency weight is 0"),
+        (|program| program.genres = vec![(0, 0)], "a genre has the weight 0"),
+        (|program| program.turns[0].1 = 0, "a turn has the weight 0"),
+        (|program| program.lexicons[0].weights[1] = 0, "a word has the weight 0"),
+        (|program| program.limits.urn_gain = u64::MAX, "the weights of the genres overflow"),
+        (
+            |program| {
+                program.limits.urn_gain = 0;
+                program.limits.max_sections = u64::MAX;
+            },
+            "stop_weight + max_sections overflows",
+        ),
+        (|program| program.rules[0][0].weight = 0, "an alternative has the weight 0"),
+        (|program| program.rules[0].clear(), "a rule has no alternative at the deepest level"),
+        (
+            |program| program.rules[0] = rule(vec![Part::Nest(0)]),
+            "a rule has no alternative at the deepest level",
+        ),
+        (|program| program.rules[0] = rule(vec![Part::Text(99)]), "a part has an unknown text"),
+        (|program| program.rules[0] = rule(vec![Part::Pronoun(0, 99)]), "a part has an unknown text"),
+        (|program| program.rules[0] = rule(vec![Part::Call(99)]), "a part calls an unknown rule"),
+        (
+            |program| program.rules[0] = rule(vec![Part::Pick(9, 0, None, None)]),
+            "a part has an unknown lexicon",
+        ),
+        (|program| program.rules[0] = rule(vec![Part::Pick(0, 3, None, None)]), "a part has an unknown form"),
+        (
+            |program| program.rules[0] = rule(vec![Part::Pick(0, 0, Some(0), None)]),
+            "a part has an unknown variable",
+        ),
+        (|program| program.rules[0] = rule(vec![Part::Repeat(0, 0, 0)]), "a part has an unknown variable"),
+        (
+            |program| {
+                program.num_variables = 1;
+                program.lexicons.push(words(&["one"]));
+                program.rules[0] = rule(vec![Part::Pick(2, 0, None, Some(0))]);
+            },
+            "a word must differ from another one, but its lexicon has only one",
+        ),
+        (|program| program.rules[0] = rule(vec![Part::Fact(0, 0)]), "a part has an unknown fact"),
+        (
+            |program| program.rules[0] = rule(vec![Part::Number(Operation::Replace, 5, 4)]),
+            "a range of numbers is empty",
+        ),
+        (
+            |program| program.rules[0] = rule(vec![Part::Number(Operation::Add, -1, 4)]),
+            "a range of numbers is not within 0 to 2^20 - 1",
+        ),
+        (
+            |program| {
+                program.num_variables = 1;
+                program.rules[0] = rule(vec![Part::Pick(1, 0, Some(0), None), Part::Repeat(0, 0, 0)]);
+            },
+            "a variable has words of two lexicons",
+        ),
+        (|program| program.rules[0] = rule(vec![Part::Call(0)]), "rules call each other without end"),
+        (|program| program.limits.max_depth = 1_000, "rules call each other too deeply"),
+        (
+            |program| program.rules[0] = rule(vec![Part::OldThing(0)]),
+            "a thing in play or its holder is outside the turns move and ask",
+        ),
+        (
+            |program| program.rules[0] = rule(vec![Part::SameThing(0)]),
+            "a thing in play or its holder is outside the turns move and ask",
+        ),
+        (
+            |program| program.rules[0] = rule(vec![Part::NextHolder]),
+            "a thing in play or its holder is outside the turns move and ask",
+        ),
+        (
+            |program| program.rules[0] = rule(vec![Part::PresentHolder]),
+            "a thing in play or its holder is outside the turns move and ask",
+        ),
+        (
+            |program| program.rules[0] = rule(vec![Part::Call(2)]),
+            "a thing in play or its holder is outside the turns move and ask",
+        ),
+        (
+            |program| program.rules[1][0].parts.push(Part::OldThing(0)),
+            "a thing in play or its holder is outside the turns move and ask",
+        ),
+        (
+            |program| program.rules[0] = rule(vec![Part::NewThing(0)]),
+            "a new thing or a first holder is outside an introduction",
+        ),
+        (
+            |program| program.rules[0] = rule(vec![Part::FirstHolder]),
+            "a new thing or a first holder is outside an introduction",
+        ),
+        (
+            |program| program.rules[2][0].parts.push(Part::NewThing(0)),
+            "a new thing or a first holder is outside an introduction",
+        ),
+        (
+            |program| {
+                program.limits.max_depth = 1; // an introduction inside an introduction
+                program.rules.push(rule(vec![Part::Turn]));
+                program.rules[1] = rule(vec![Part::FirstHolder, Part::NewThing(0)]);
+                let parts = vec![Part::FirstHolder, Part::NewThing(0), Part::Nest(4)];
+                program.rules[1].push(Alternative { weight: 1, parts });
+            },
+            "a turn contains another turn",
+        ),
+        (|program| program.rules[1] = rule(vec![Part::FirstHolder]), "an introduction has no new thing"),
+        (|program| program.rules[1] = rule(vec![Part::NewThing(0)]), "an introduction has no first holder"),
     ];
-    for (number, change) in changes.iter().enumerate() {
+    for (change, problem) in changes {
         let mut changed = program();
         change(&mut changed);
-        assert!(matches!(Writer::new(changed, world()), Err(Error::Program(_))), "change {number}");
+        let error = Writer::new(changed, world()).err();
+        assert_eq!(error, Some(Error::Program(problem)));
     }
 }
 
