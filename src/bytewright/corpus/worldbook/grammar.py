@@ -9,7 +9,8 @@ The grammar can be read from left to right without backtracking, so each text ha
   word.
 
 `WorldGrammar` checks both properties when it is created. It also checks that every document can be written:
-calls end, choices have outcomes, and things are mentioned only while they are in play.
+calls end, choices have outcomes, words and people are drawn before they are mentioned, and things are
+mentioned only while they are in play.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import NoReturn
 
 from bytewright.corpus.storybook.grammar import Call
 from bytewright.corpus.worldbook.template_parts import (
@@ -26,6 +28,7 @@ from bytewright.corpus.worldbook.template_parts import (
     THING,
     TURNS,
     WORD_CHARACTER,
+    Fact,
     Holder,
     Lexicon,
     Nest,
@@ -33,17 +36,34 @@ from bytewright.corpus.worldbook.template_parts import (
     Part,
     Person,
     Pick,
+    Pronoun,
     Repeat,
     Rule,
     Thing,
     Turn,
     called_rules,
+    owner_of,
+    show_part,
 )
 from bytewright.errors import FormatError
 
 MAX_CALLS = 200
 """Rules may call each other this deeply, over all levels of nesting: the machine is recursive."""
 MAX_NUMBER = 2**20
+PERSON = "{person}"
+"""Marks a person among the names of variables."""
+
+
+class GrammarError(FormatError):
+    """A grammar is ambiguous, or not every document can be written."""
+
+    def __init__(self, problem: str, section: str | None = None, alternative: int | None = None) -> None:
+        super().__init__(f"grammar of the world book: {problem}", key=section)
+        self.problem = problem
+        self.section = section
+        """The rule, the lexicon or the limit that is wrong; None if something is missing."""
+        self.alternative = alternative
+        """The number of the alternative of the rule, if one is wrong."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,9 +101,10 @@ class WorldGrammar:
         for rule in self.rules.values():
             self._check_rule(rule)
         self._check_variables()
+        self._check_order()
         self._check_places_of_things()
-        _check_prefixes("the genres", [self.firsts_of(Call(genre)) for genre in self.genres])
-        _check_prefixes("the turns", [self.firsts_of(Call(rule)) for rule in TURNS])
+        _check_prefixes("genres", [self.firsts_of(Call(genre)) for genre in self.genres])
+        _check_prefixes("turns", [self.firsts_of(Call(rule)) for rule in TURNS])
 
     @functools.cached_property
     def rules_with_things(self) -> frozenset[str]:
@@ -103,10 +124,12 @@ class WorldGrammar:
             found |= more
         return frozenset(found)
 
-    def _all_parts(self) -> Iterator[Part]:
-        for rule in self.rules.values():
-            for alternative in rule.alternatives:
-                yield from alternative.parts
+    def _all_parts(self) -> Iterator[tuple[str, int, Part]]:
+        """Yield every part with its rule and the number of its alternative."""
+        for name, rule in self.rules.items():
+            for number, alternative in enumerate(rule.alternatives):
+                for part in alternative.parts:
+                    yield name, number, part
 
     def firsts_of(self, part: Part) -> tuple[str, ...]:
         """Return all literal texts with which the text of a part can begin; none if it begins with a slot."""
@@ -138,17 +161,17 @@ class WorldGrammar:
     def _check_limits(self) -> None:
         """Check that turns have rules and weights, and that the lexicons have enough words for the limits."""
         if len(self.turns) != len(TURNS) or not all(self.turns) or not self.rules.keys() >= {*TURNS}:
-            _reject(f"the turns need a rule and a weight each: {', '.join(TURNS)}")
+            _reject(f"the turns need a rule and a weight each: {', '.join(TURNS)}", "turns")
         if not {THING, NAME} <= self.lexicons.keys():
             _reject(f"turns need the lexicons {THING} and {NAME}")
-        if not (self.lexicons[THING].is_uniform and self.lexicons[NAME].is_uniform):
-            _reject(f"{THING} and {NAME} need equal weights")
         for limit in ("max_sections", "max_things", "stop_weight"):
             if getattr(self.limits, limit) < 1:
-                _reject(f"{limit} must be at least 1, but is {getattr(self.limits, limit)}")
+                _reject(f"{limit} must be at least 1, but is {getattr(self.limits, limit)}", limit)
         for name, num_needed in ((THING, self.limits.max_things + 1), (NAME, 2)):
+            if not self.lexicons[name].is_uniform:
+                _reject(f"the words of {name} need equal weights", name)
             if (num_words := len(self.lexicons[name].words)) < num_needed:
-                _reject(f"{name} needs at least {num_needed} words, but has {num_words}")
+                _reject(f"{name} needs at least {num_needed} words, but has {num_words}", name)
 
     def _check_calls(self) -> None:
         """Check that calls end: a rule calls itself only one level deeper, and after some text."""
@@ -170,54 +193,102 @@ class WorldGrammar:
             for name in ended:
                 del calls[name]
         if calls:
-            names = ", ".join(sorted(calls))
-            _reject(f"these rules call each other without nest, or before any text: {names}")
+            names = sorted(set(map(owner_of, calls)))
+            problem = f"these rules call each other without nest, or before any text: {', '.join(names)}"
+            _reject(problem, names[0])
         if (depth := num_calls * (self.limits.max_depth + 1)) > MAX_CALLS:
-            _reject(f"rules can call each other {depth} deep; the limit is {MAX_CALLS}, so reduce max_depth")
+            problem = f"rules can call each other {depth} deep; the limit is {MAX_CALLS}, so reduce max_depth"
+            _reject(problem, "max_depth")
 
     def _check_variables(self) -> None:
         """Check that variables are drawn, and that the entropy of words that differ from others is known."""
-        picks = [part for part in self._all_parts() if isinstance(part, Pick)]
         lexicon_of: dict[str, str] = {}
-        for pick in picks:
-            if pick.variable and lexicon_of.setdefault(pick.variable, pick.lexicon) != pick.lexicon:
-                both = f"{lexicon_of[pick.variable]} and {pick.lexicon}"
-                _reject(f"{pick.variable} is drawn from {both}; use a variable for each lexicon")
-        mentioned = {part.variable for part in self._all_parts() if isinstance(part, Repeat)}
-        if unknown := {*mentioned, *(pick.other for pick in picks if pick.other)} - lexicon_of.keys():
-            _reject(f"no rule, lexicon or variable has the name {min(unknown)}")
-        for pick in picks:
-            if pick.other and len(self.lexicons[pick.lexicon].words) < 2:
-                _reject(f"{pick.lexicon} has one word, so none can differ from {pick.other}")
-            for other in picks:
-                if pick.other is None or other.variable != pick.other:
-                    continue
-                if other.lexicon != pick.lexicon or (
-                    other.other and not self.lexicons[pick.lexicon].is_uniform
-                ):
-                    _reject(
-                        f"{pick.variable} must differ from a word that is drawn from all of {pick.lexicon}"
+        differing: set[str] = set()  # the variables whose words differ from other words
+        for name, number, part in self._all_parts():
+            if isinstance(part, Pick) and part.variable is not None:
+                lexicon = lexicon_of.setdefault(part.variable, part.lexicon)
+                if part.lexicon != lexicon:
+                    problem = f"draws a word of {part.lexicon}, but {part.variable} has words of {lexicon}"
+                    self._reject_part(f"{problem}; use another variable", part, name, number)
+                if part.other is not None:
+                    differing.add(part.variable)
+        for name, number, part in self._all_parts():
+            for variable in sorted(_needs(part) - lexicon_of.keys() - {PERSON}):
+                problem = f"no rule, lexicon or variable has the name {variable}"
+                self._reject_part(problem, part, name, number)
+            if not isinstance(part, Pick) or part.other is None:
+                continue
+            lexicon, problem = lexicon_of[part.other], ""
+            if lexicon != part.lexicon:
+                problem = (
+                    f"must differ from {part.other}, which has words of {lexicon}, not of {part.lexicon}"
+                )
+            elif len(self.lexicons[lexicon].words) < 2:
+                problem = f"must differ from {part.other}, but {lexicon} has one word"
+            elif part.other in differing and not self.lexicons[lexicon].is_uniform:
+                problem = (
+                    f"must differ from {part.other}, which differs from another word;"
+                    f" the words of {lexicon} need equal weights for this"
+                )
+            if problem:
+                self._reject_part(problem, part, name, number)
+
+    def _check_order(self) -> None:
+        """Check that a word or a person is drawn before it is mentioned, in all documents."""
+        nothing = frozenset[str]()
+        before: dict[str, frozenset[str]] = {}  # what is drawn before a rule, wherever it is called
+        calls = [(genre, nothing) for genre in self.genres]
+        while calls:
+            name, before_call = calls.pop()
+            if name in before and before[name] <= before_call:
+                continue
+            before[name] = before_call & before.get(name, before_call)
+            for number, alternative in enumerate(self.rules[name].alternatives):
+                drawn = before[name]
+                for part in alternative.parts:
+                    for missing in _needs(part) - drawn:
+                        draw = PERSON if missing == PERSON else f"{{{missing}=…}}"
+                        problem = f"must come after {draw}, whichever alternatives are chosen"
+                        self._reject_part(problem, part, name, number)
+                    inside = nothing if isinstance(part, Nest) else drawn
+                    calls += [(called, inside) for called in called_rules([part])]
+                    drawn |= self._draws(part)
+
+    def _draws(self, part: Part) -> frozenset[str]:
+        """Return the variables that every text of a part draws, and `PERSON` if it draws a person."""
+        match part:
+            case Pick(_, _, str(variable)):
+                return frozenset({variable})
+            case Person("new"):
+                return frozenset({PERSON})
+            case Call() | Turn():
+                return frozenset.intersection(
+                    *(
+                        frozenset().union(*map(self._draws, alternative.parts))
+                        for rule in called_rules([part])
+                        for alternative in self.rules[rule].alternatives
                     )
+                )
+        return frozenset()
 
     def _check_places_of_things(self) -> None:
         """Check that a thing is in play where it is mentioned, and that an introduction draws a new one."""
         outside = self._rules_below(self.genres)
         introductions, others = self._rules_below(TURNS[:1]), self._rules_below(TURNS[1:])
-        for name, rule in self.rules.items():
-            for part in (part for alternative in rule.alternatives for part in alternative.parts):
-                match part:
-                    case Turn():
-                        excluded, place = introductions | others, "outside the rules of turns"
-                    case Thing("new") | Holder("first"):
-                        excluded, place = outside | others, "in the rule introduce and in rules that it calls"
-                    case Thing() | Holder():
-                        excluded, place = outside | introductions, "in move, ask and the rules that they call"
-                    case _:
-                        continue
-                if name in excluded:
-                    _reject(f"{part} may only be used {place}, but is in {name}")
+        for name, number, part in self._all_parts():
+            match part:
+                case Turn():
+                    excluded, place = introductions | others, "outside the rules of turns"
+                case Thing("new") | Holder("first"):
+                    excluded, place = outside | others, "in the rule introduce and in rules that it calls"
+                case Thing() | Holder():
+                    excluded, place = outside | introductions, "in move, ask and the rules that they call"
+                case _:
+                    continue
+            if name in excluded:
+                self._reject_part(f"may only be used {place}", part, name, number)
         if not (self._always_has(TURNS[0], Thing) and self._always_has(TURNS[0], Holder)):
-            _reject(f"each alternative of {TURNS[0]} needs {{thing.new}} and {{holder.first}}")
+            _reject(f"each alternative of {TURNS[0]} needs {{thing.new}} and {{holder.first}}", TURNS[0])
 
     def _rules_below(self, names: Iterable[str]) -> frozenset[str]:
         """Return some rules and all that they call, without those that are called by a turn alone."""
@@ -244,17 +315,27 @@ class WorldGrammar:
         if len(rule.alternatives) > 1:
             _check_prefixes(rule.name, list(self.firsts[rule.name]))
         if all(alternative.nests for alternative in rule.alternatives):
-            _reject(f"every alternative of {rule.name} nests, so it has none at the deepest level")
-        for alternative in rule.alternatives:
+            problem = (
+                f"every alternative of {_show_rule(rule.name)} nests, so it has none at the deepest level"
+            )
+            _reject(problem, rule.name)
+        for number, alternative in enumerate(rule.alternatives):
             for part in alternative.parts:
+                if isinstance(part, Number) and part.low > part.high:
+                    self._reject_part("is an empty range of numbers", part, rule.name, number)
                 if isinstance(part, Number) and not 0 <= part.low <= part.high < MAX_NUMBER:
-                    _reject(
-                        f"in {rule.name}, a range of numbers is empty or exceeds {MAX_NUMBER - 1}: {part}"
-                    )
+                    problem = f"has numbers outside 0 to {MAX_NUMBER - 1}"
+                    self._reject_part(problem, part, rule.name, number)
             for part, after in pairwise(alternative.parts):
                 is_ended = isinstance(after, str) and not WORD_CHARACTER.match(after)
                 if not is_ended and self._ends_with_word(part):
-                    _reject(f"in {rule.name}, a slot must be followed by a space or punctuation: {part}")
+                    problem = "must be followed by a space or punctuation"
+                    self._reject_part(problem, part, rule.name, number)
+
+    def _reject_part(self, problem: str, part: Part, rule: str, alternative: int) -> NoReturn:
+        """Raise an error about a part of an alternative."""
+        shown = show_part(part, self.facts)
+        _reject(f"in {_show_rule(rule)}, {shown} {problem}", rule, alternative)
 
     def _ends_with_word(self, part: Part) -> bool:
         """Return whether the text of a part can end with a word that is drawn, not mentioned."""
@@ -270,28 +351,49 @@ class WorldGrammar:
         return False
 
 
+def _needs(part: Part) -> frozenset[str]:
+    """Return the variables that must be drawn before a part, and `PERSON` if it needs a person."""
+    match part:
+        case Pick(_, _, _, str(other)):
+            return frozenset({other})
+        case Repeat(variable):
+            return frozenset({variable})
+        case Person("other" | "same") | Fact() | Pronoun():
+            return frozenset({PERSON})
+    return frozenset()
+
+
 def _check_words(lexicon: Lexicon) -> None:
     for texts in lexicon.forms.values():
         known = set(texts)
         if len(known) < len(texts):
             repeated = next(text for text in texts if texts.count(text) > 1)
-            _reject(f"{lexicon.name} contains {repeated!r} twice")
+            _reject(f"{lexicon.name} contains {repeated!r} twice", lexicon.name)
         for text in texts:
             for end in re.finditer(r"(?<=[A-Za-z0-9-])(?![A-Za-z0-9-])", text):
-                if end.start() < len(text) and text[: end.start()] in known:
-                    _reject(f"{lexicon.name} contains {text!r} and its beginning {text[: end.start()]!r}")
+                beginning = text[: end.start()]
+                if beginning != text and beginning in known:
+                    problem = f"{lexicon.name} contains {text!r} and its beginning {beginning!r}"
+                    _reject(problem, lexicon.name)
 
 
-def _check_prefixes(name: str, firsts: list[tuple[str, ...]]) -> None:
-    """Check that the beginnings of different alternatives exclude each other."""
-    if not all(firsts):
-        _reject(f"an alternative of {name} begins with a slot; begin it with literal text")
+def _check_prefixes(section: str, firsts: list[tuple[str, ...]]) -> None:
+    """Check that alternatives of a rule, genres or turns have beginnings that exclude each other."""
+    what = section if section in ("genres", "turns") else f"alternatives of {_show_rule(section)}"
+    for number, each in enumerate(firsts):
+        if not each:
+            _reject(f"{what} must begin with literal text, but one begins with a slot", section, number)
     owners = sorted((first, number) for number, each in enumerate(firsts) for first in each)
     # In sorted order, a text is followed directly by the texts that begin with it.
     for (text, owner), (longer, other) in pairwise(owners):
         if owner != other and longer.startswith(text):
-            _reject(f"two alternatives of {name} can begin with {text!r}")
+            _reject(f"two {what} can begin with {text!r}", section, max(owner, other))
 
 
-def _reject(problem: str) -> None:
-    raise FormatError(f"grammar of the world book: {problem}")
+def _show_rule(name: str) -> str:
+    owner = owner_of(name)
+    return f"the rule {owner}" if owner == name else f"a choice (…|…) of the rule {owner}"
+
+
+def _reject(problem: str, section: str | None = None, alternative: int | None = None) -> NoReturn:
+    raise GrammarError(problem, section, alternative)

@@ -22,8 +22,9 @@ r"""Read the grammar of a world book from its text notation, and report mistakes
         2 Once there was {a hero=animal}. The {hero} met {a other=animal-hero}.
 
 In a template, `{x}` calls the rule x, picks a word of the lexicon x, or mentions the variable x. `{v=x}`
-picks a word and stores it in the variable v; `{v=x-w}` picks one that differs from the word of w. `{nest x}`
-calls the rule x one level deeper, with variables of its own. `{person}` draws a person, `{person.other}`
+picks a word and stores it in the variable v; `{v=x-w}` picks one that differs from the word of w. A variable
+is mentioned only after its word is drawn, and a person only after `{person}`. `{nest x}` calls the rule x
+one level deeper, with variables and a person of its own. `{person}` draws a person, `{person.other}`
 another one, `{person.name}` repeats the last name, `{person.trade}` is a fact, and `{person.he}` is a
 pronoun. `{#10-99}` draws a number, `{#+2-9}` draws a number and adds it, `{#}` writes the result.
 `{thing.new}`, `{thing.old}`, `{thing}`, `{holder.first}`, `{holder.next}` and `{holder}` are explained in
@@ -34,11 +35,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from typing import Literal
+from typing import Literal, NoReturn
 
 from bytewright.corpus.sections import Item, Place, Section, read_sections, read_template
 from bytewright.corpus.storybook.grammar import Call
-from bytewright.corpus.worldbook.grammar import Limits, WorldGrammar
+from bytewright.corpus.worldbook.grammar import GrammarError, Limits, WorldGrammar
 from bytewright.corpus.worldbook.template_parts import (
     PRONOUNS,
     TURNS,
@@ -62,6 +63,7 @@ from bytewright.corpus.worldbook.template_parts import (
     called_rules,
     zipf_weights,
 )
+from bytewright.errors import FormatError
 
 HEADING = re.compile(r"(limits|genres|facts|turns|words|zipf|join|pairs|range|rule) ([a-z_]+)")
 LEXICONS = ("words", "zipf", "join", "pairs", "range")
@@ -80,14 +82,18 @@ HOLDERS: Mapping[str | None, Literal["first", "next", "present"]] = {
 
 
 def read_world_grammar(text: str, file: str = "grammar") -> WorldGrammar:
-    """Return the grammar written in `text`; error messages name `file`."""
-    return _Reader(read_sections(text, file, HEADING), Place(file, text.count("\n") + 1)).read()
+    """Return the grammar written in `text`; error messages name `file`, and the line if there is one."""
+    return _Reader(read_sections(text, file, HEADING), file).read()
 
 
 class _Reader:
-    def __init__(self, sections: Sequence[Section], end: Place) -> None:
+    def __init__(self, sections: Sequence[Section], file: str) -> None:
         self.sections = sections
-        self.place = end
+        self.file = file
+        self.place = Place(file, 1)
+        """The item that is being read."""
+        self.places: dict[tuple[str, int | None], Place] = {}
+        """The items of rules by their number, and the headings of sections by name and None."""
         self.rules: dict[str, Rule] = {}
         self.names = {each.name for each in sections if each.kind == "rule"}
         self.lexicons: dict[str, Lexicon] = {}
@@ -95,6 +101,8 @@ class _Reader:
 
     def read(self) -> WorldGrammar:
         for section in self.sections:
+            self.places.setdefault((section.kind, None), section.place)  # of sections that are not repeated
+            self.places[section.name, None] = section.place
             if section.kind in LEXICONS:
                 self.place = section.place
                 self.lexicons[section.name] = self._lexicon(section)
@@ -105,9 +113,19 @@ class _Reader:
         genres = {item.text: item.weight for item in self._items("genres")}
         turns = {item.text: item.weight for item in self._items("turns", TURNS)}
         limits = self._limits()
-        self._check_names(genres)
+        self._check_names()
         weights = tuple(turns.get(rule, 0) for rule in TURNS)
-        return WorldGrammar(self.rules, self.lexicons, genres, self.facts, weights, Limits(**limits))
+        try:
+            return WorldGrammar(self.rules, self.lexicons, genres, self.facts, weights, Limits(**limits))
+        except GrammarError as error:
+            self._reject(error)
+
+    def _reject(self, error: GrammarError) -> NoReturn:
+        """Raise an error with the file, and with the line of what is wrong if it is in the file."""
+        for place in ((str(error.section), error.alternative), (str(error.section), None)):
+            if place in self.places:
+                self.places[place].reject(error.problem)
+        raise FormatError.at(self.file, error.problem)
 
     def _items(self, kind: str, known: Collection[str] | None = None) -> list[Item]:
         """Return the items of all sections of a kind; reject an item that is not one of the known names."""
@@ -124,23 +142,28 @@ class _Reader:
             if not match or match[1] not in Limits.__dataclass_fields__:
                 item.place.reject(f"expected a limit such as max_depth 3, found {item.text!r}")
             limits[match[1]] = int(match[2])
+            self.places.setdefault((match[1], None), item.place)
         for name in Limits.__dataclass_fields__:
             if name not in limits:
-                self.place.reject(f"the limit {name} is missing")
+                raise FormatError.at(self.file, f"the limit {name} is missing")
         return limits
 
-    def _check_names(self, genres: dict[str, int]) -> None:
-        used, waiting = set[str](), list(genres)
-        while waiting:
-            name = waiting.pop()
+    def _check_names(self) -> None:
+        """Check that the rules which genres, slots and turns call are defined, and that each rule is used."""
+        used = set[str]()
+        calls = [(item.text, item.place) for item in self._items("genres")]
+        while calls:
+            name, place = calls.pop()
             if name not in self.rules:
-                self.place.reject(f"rule {name} is not defined")
+                place.reject(f"rule {name} is not defined")
             if name not in used:
                 used.add(name)
-                for alternative in self.rules[name].alternatives:
-                    waiting += called_rules(alternative.parts)
-        if unused := set(self.rules) - used:
-            self.place.reject(f"unused: {', '.join(sorted(unused))}")
+                for number, alternative in enumerate(self.rules[name].alternatives):
+                    place = self.places[name, number]
+                    calls += [(called, place) for called in called_rules(alternative.parts)]
+        for section in self.sections:
+            if section.kind == "rule" and section.name not in used:
+                section.place.reject(f"the rule {section.name} is not used")
 
     # Lexicons
 
@@ -176,16 +199,19 @@ class _Reader:
 
     def _read_rule(self, section: Section) -> None:
         alternatives: list[Template] = []
-        for item in section.items:
-            self.place = item.place
+        for number, item in enumerate(section.items):
+            self.place = self.places[section.name, number] = item.place
             alternatives.append(Template(item.weight, self._template(section.name, item.text)))
         self.rules[section.name] = Rule(section.name, tuple(alternatives))
 
     def _template(self, rule: str, text: str) -> tuple[Part, ...]:
         def add_choice(branches: Sequence[tuple[Part, ...]]) -> Part:
+            if not all(branches):
+                self.place.reject("a text between parentheses and bars is empty")
             number = sum(name.startswith(f"{rule}(") for name in self.rules) + 1
             name = f"{rule}({number})"
             self.rules[name] = Rule(name, tuple(Template(1, parts) for parts in branches))
+            self.places |= {(name, number): self.place for number in range(len(branches))}
             return Call(name)
 
         return read_template(text, self.place, self._slot, add_choice)

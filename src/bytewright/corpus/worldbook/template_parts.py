@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Literal
@@ -186,6 +186,63 @@ def zipf_weights(num_words: int) -> tuple[int, ...]:
     [1.0, 0.5, 0.3333333134651184, 0.25]
     """
     return tuple(ZIPF_SCALE // rank for rank in range(1, num_words + 1))
+
+
+def show_part(part: Part, facts: Sequence[str]) -> str:
+    """Return a part in the notation of a grammar, for error messages; `facts` has the names of the facts.
+
+    >>> show_part(Pick("animal", "article", "other", "hero"), facts=[])
+    '{a other=animal-hero}'
+    >>> show_part(Fact(0, "capital"), facts=["town"])
+    '{person.Town}'
+    """
+    match part:
+        case str():
+            return repr(part)
+        case Call(rule):
+            return _show_slot(rule) if rule == owner_of(rule) else "(…|…)"
+        case Nest(rule):
+            return _show_slot(f"nest {rule}")
+        case Pick(lexicon, form, variable, other):
+            return _show_slot(lexicon, form, f"{variable}=" if variable else "", f"-{other}" if other else "")
+        case Repeat(variable, form):
+            return _show_slot(variable, form)
+        case Person(which):
+            return {"new": "{person}", "other": "{person.other}", "same": "{person.name}"}[which]
+        case Fact(number, form):
+            return _show_slot(facts[number], form, "person.")
+        case Pronoun(forms):
+            woman, man = (form.lower() for form in forms)
+            name = next(name for name, known in PRONOUNS.items() if known == (woman, man))
+            return _show_slot(name, "plain" if forms == (woman, man) else "capital", "person.")
+        case Number(operation, low, high):
+            return _show_slot(f"#{operation.removeprefix('=')}{low}-{high}")
+        case Result():
+            return "{#}"
+        case Turn():
+            return "{turn}"
+        case Thing("same", form):
+            return _show_slot("thing", form)
+        case Thing(which, form):
+            return _show_slot(which, form, "thing.")
+        case Holder("present"):
+            return "{holder}"
+        case Holder(which):
+            return _show_slot(f"holder.{which}")
+
+
+def _show_slot(name: str, form: Form = "plain", before: str = "", after: str = "") -> str:
+    indefinite = "a " if form == "article" else ""
+    return f"{{{indefinite}{before}{with_capital(name) if form == 'capital' else name}{after}}}"
+
+
+def owner_of(rule: str) -> str:
+    """Return the rule that a grammar defines and that contains a choice in parentheses, such as tale(2).
+
+    >>> owner_of("tale(2)"), owner_of("tale")
+    ('tale', 'tale')
+    """
+    return rule.partition("(")[0]
 
 
 def called_rules(parts: Iterable[Part]) -> list[str]:
