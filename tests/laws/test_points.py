@@ -40,13 +40,13 @@ def test_points_are_read_from_json(tmp_path: Path) -> None:
     assert (points.world.seed, str(points.world.exponent), points.world.num_people) == (3, "1.5", 1000)
     assert points.compute.tolist() == [6e14, 1e15]
     assert points.settings.tolist() == [0, 0]
-    assert points.select(points.column("seed") == 1).kind("fact").losses.tolist() == [0.05]
+    assert points.select(points.column("seed") == 1).select_kind("fact").losses.tolist() == [0.05]
     with pytest.raises(UsageError) as caught:
-        points.kind("fact")
+        points.select_kind("fact")
     assert caught.value.found == "fact"
     below = {**more, "excess": {"word": -1e-5}}
     with pytest.raises(UsageError) as caught:  # a model can predict some choices better than on average
-        read_points(write(tmp_path / "below.json", [below])).kind("word")
+        read_points(write(tmp_path / "below.json", [below])).select_kind("word")
     assert (caught.value.key, caught.value.found) == ("excess", -1e-5)
     assert len(read_points(write(tmp_path / "list.json", [POINT]))) == 1
 
@@ -146,7 +146,10 @@ def test_captions_name_the_kind_whose_excess_was_fitted() -> None:
     points = law_points(noise=1e-3, num_seeds=2, num_sizes=3, levels=(1e15, 4e15, 1.6e16))
     with_excess = [dataclasses.replace(each, excess={"fact": each.loss}) for each in points.points]
     points = dataclasses.replace(points, points=with_excess, world=World(num_people=1000))
-    for chosen, words in ((points, "everything in the loss"), (points.kind("fact"), "the excess of fact")):
+    for chosen, words in (
+        (points, "everything in the loss"),
+        (points.select_kind("fact"), "the excess of fact"),
+    ):
         analysis = analyse(chosen, num_resamples=2)
         assert table_of_exponents(analysis).caption.endswith(f"of {words}.")
         is_kind = "the excess of fact" in table_of_recovery(analysis).caption

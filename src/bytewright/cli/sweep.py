@@ -338,7 +338,7 @@ class FitLaw:
 
         points = read_points(self.path)
         if self.kind is not None:
-            points = points.kind(self.kind)
+            points = points.select_kind(self.kind)
         with console.phase_progress("fit", "laws") as progress:
             analysis = analyse(
                 points, objective=self.objective, num_resamples=self.resamples, progress=progress

@@ -127,7 +127,7 @@ class Points:
         kept = [point for point, is_kept in zip(self.points, mask, strict=True) if is_kept]
         return dataclasses.replace(self, points=kept)
 
-    def kind(self, name: str) -> Points:
+    def select_kind(self, name: str) -> Points:
         """Return the points with the excess of one kind of choice as the loss, and 0 as the floor."""
         kinds = sorted({kind for point in self.points for kind in point.excess})
         if not all(name in point.excess for point in self.points):

@@ -62,11 +62,11 @@ class DocumentEntropy:
 def compute_document_entropy(machine: Machine) -> DocumentEntropy:
     """Return the exact means over all documents."""
     grammar = machine.grammar
-    reached, length_bits = _lengths(grammar)
+    reached, length_bits = _compute_lengths(grammar)
     sections = _Sections(machine)
     genre_bits, section_bits = 0.0, {}
     for genre in grammar.genres:
-        occurrences, bits = _urn(grammar, genre, reached)
+        occurrences, bits = _expect_genre(grammar, genre, reached)
         genre_bits += bits
         in_play: InPlay = (1.0,) + (0.0,) * grammar.limits.max_things
         means = []
@@ -92,7 +92,7 @@ def entropy_of(weights: Sequence[int]) -> float:
     return math.fsum(weight / total * math.log2(total / weight) for weight in weights if weight)
 
 
-def _lengths(grammar: WorldGrammar) -> tuple[list[float], float]:
+def _compute_lengths(grammar: WorldGrammar) -> tuple[list[float], float]:
     """Return the probability of at least n sections, for n = 1, 2, …, and the bits of the length."""
     limits = grammar.limits
     reached, bits = [1.0], 0.0
@@ -103,8 +103,8 @@ def _lengths(grammar: WorldGrammar) -> tuple[list[float], float]:
     return reached, bits
 
 
-def _urn(grammar: WorldGrammar, genre: str, reached: Sequence[float]) -> tuple[list[float], float]:
-    """Return the probabilities of a first, second, … section of a genre, and the bits of this colour."""
+def _expect_genre(grammar: WorldGrammar, genre: str, reached: Sequence[float]) -> tuple[list[float], float]:
+    """Return the probabilities of a first, second, … section of a genre, and the bits of choosing it."""
     gain, own, total = grammar.limits.urn_gain, grammar.genres[genre], sum(grammar.genres.values())
     counts = [1.0]  # the probability of each number of sections of the genre so far
     occurrences, bits = [0.0] * len(reached), []
@@ -130,9 +130,10 @@ class _Sections:
         self._recent = [0.0, *(entropy_of(recency[: size + 1]) for size in range(len(recency)))]
 
     def expect(self, part: Part, depth: int, in_play: InPlay) -> tuple[float, InPlay]:
-        """Return the expected bits of a part, and the number of things in play after it.
+        """Return the expected bits of a part, and the distribution of the number of things in play after it.
 
-        `in_play` may sum to less than 1: to the probability that the part occurs.
+        `in_play` is that distribution before the part. It may sum to less than 1: to the probability that the
+        part occurs.
         """
         match part:
             case Call(name) | Nest(name):
@@ -164,17 +165,17 @@ class _Sections:
         bits, after = 0.0, [0.0] * (len(in_play) + 1)
         for size, probability in enumerate(in_play):
             if probability:
-                bits_here, introduces = self._turn(depth, size)
+                bits_here, introduces = self._expect_turn_with(size, depth)
                 bits += probability * bits_here
                 after[size] += probability * (1 - introduces)
                 after[size + 1] += probability * introduces
         return bits, tuple(after[:-1])
 
     @functools.cache  # noqa: B019
-    def _turn(self, depth: int, size: int) -> tuple[float, float]:
-        """Return the expected bits of a turn with `size` things in play, and the probability of a new one."""
-        weights = self.machine.turn_weights(size)
-        only = tuple(float(number == size) for number in range(self.grammar.limits.max_things + 1))
+    def _expect_turn_with(self, num_things: int, depth: int) -> tuple[float, float]:
+        """Return the expected bits of a turn with `num_things` in play, and the probability of a new one."""
+        weights = self.machine.turn_weights(num_things)
+        only = tuple(float(number == num_things) for number in range(self.grammar.limits.max_things + 1))
         bits = entropy_of(weights)
         for weight, rule in zip(weights, TURNS, strict=True):
             if weight:
