@@ -6,6 +6,7 @@ from decimal import Decimal
 
 import numpy as np
 import pytest
+from small_world import SMALL, TEXT
 
 from bytewright.corpus.worldbook import Worldbook
 from bytewright.corpus.worldbook.choices import Someone
@@ -21,6 +22,7 @@ from bytewright.corpus.worldbook.curves import (
     unseen_share,
     unstored_share,
 )
+from bytewright.corpus.worldbook.notation import read_world_grammar
 from bytewright.corpus.worldbook.world import (
     FIRST,
     LAST,
@@ -31,6 +33,8 @@ from bytewright.corpus.worldbook.world import (
     read_name,
     spell_name,
 )
+from bytewright.errors import UsageError
+from rejection import rejects
 
 
 def test_the_unseen_share_is_the_probability_of_a_new_person_after_n_draws() -> None:
@@ -101,6 +105,18 @@ def test_mentions_and_facts_are_counted_from_the_grammar() -> None:
     nothing_known = predict_fact_excess(book.world, mentions, 0)
     assert nothing_known == pytest.approx(mentions.per_document * mentions.bits_per_mention)
     assert predict_fact_excess(book.world, mentions, 10**5, num_stored=0) == pytest.approx(nothing_known)
+    small = count_mentions(SMALL.grammar, 1.5)  # the genre has weight 2 of 7; 2 of 5 sections have two people
+    assert small.per_document == pytest.approx(1.5 * 2 / 7 * 7 / 5)
+    assert small.rates == {"trade": pytest.approx(4 / 7)}
+
+
+@pytest.mark.parametrize("slot", ["{nest people}", "{turn}"])
+def test_mentions_in_nested_texts_and_turns_are_rejected(slot: str) -> None:
+    grammar = read_world_grammar(
+        TEXT.replace("    3 Look at {person}.", f"    3 Look at {{person}}. {slot} Yes.")
+    )
+    with rejects(UsageError, key="grammar", found=slot):
+        count_mentions(grammar, 1.5)
 
 
 def test_names_determine_people() -> None:

@@ -24,8 +24,9 @@ import numpy as np
 
 from bytewright.corpus.storybook.grammar import Call
 from bytewright.corpus.worldbook.grammar import WorldGrammar
-from bytewright.corpus.worldbook.template_parts import Fact, Nest, Person
+from bytewright.corpus.worldbook.template_parts import Fact, Nest, Part, Person, Turn, owner_of, show_part
 from bytewright.corpus.worldbook.world import World
+from bytewright.errors import UsageError
 
 PEOPLE = "people"
 """The genre that mentions people and states facts about them."""
@@ -36,13 +37,7 @@ def unseen_share(world: World, num_mentions: int) -> float:
 
     The sum over all people of p (1 - p)^n, for n independent mentions.
     """
-    total = world.cumulative[-1]
-    return math.fsum(
-        bucket.weight / total * math.exp(num_mentions * math.log1p(-bucket.weight / (total * bucket.size)))
-        if bucket.weight < total * bucket.size
-        else float(num_mentions == 0)
-        for bucket in world.buckets
-    )
+    return unknown_share(world, num_mentions)
 
 
 def people_that_fit(num_parameters: float, bits_per_parameter: float, fact_bits_per_person: float) -> float:
@@ -118,38 +113,42 @@ def fact_bits(grammar: WorldGrammar) -> dict[str, float]:
 def count_mentions(grammar: WorldGrammar, num_sections: float) -> Mentions:
     """Return the expected mentions of documents with `num_sections` sections on average.
 
-    Each section has the genre with the probability of the first one, because an urn is exchangeable. No
+    Each section has the genre with the probability of the first section, because an urn is exchangeable. No
     section states a fact about a mention twice.
     """
     counts = _expect_parts(grammar, PEOPLE)
     share = grammar.genres[PEOPLE] / sum(grammar.genres.values())
-    facts = [counts.pop(f"fact {number}", 0.0) for number in range(len(grammar.facts))]
-    per_section = counts["person"]
+    facts = dict.fromkeys(grammar.facts, 0.0)
+    per_section = 0.0
+    for part, count in counts.items():
+        match part:
+            case Person("new" | "other"):
+                per_section += count
+            case Fact(number):
+                facts[grammar.facts[number]] += count
     return Mentions(
         per_document=num_sections * share * per_section,
-        rates={name: count / per_section for name, count in zip(grammar.facts, facts, strict=True)},
+        rates={name: count / per_section for name, count in facts.items()},
         bits=fact_bits(grammar),
     )
 
 
-def _expect_parts(grammar: WorldGrammar, rule: str) -> dict[str, float]:
-    """Return the expected number of new people and of each fact in the text of a rule without nesting."""
-    counts = {"person": 0.0}
+def _expect_parts(grammar: WorldGrammar, rule: str) -> dict[Part, float]:
+    """Return the expected number of each part in the text of a rule, which must not nest or contain turns."""
+    counts: dict[Part, float] = {}
     alternatives = grammar.rules[rule].alternatives
     total = sum(alternative.weight for alternative in alternatives)
     for alternative in alternatives:
         for part in alternative.parts:
-            match part:
-                case Call(name) | Nest(name):
-                    inner = _expect_parts(grammar, name)
-                case Person("new") | Person("other"):
-                    inner = {"person": 1.0}
-                case Fact(number):
-                    inner = {f"fact {number}": 1.0}
-                case _:
-                    continue
-            for name, count in inner.items():
-                counts[name] = counts.get(name, 0.0) + alternative.weight / total * count
+            if isinstance(part, Nest | Turn):
+                shown = show_part(part, grammar.facts)
+                message = (
+                    f"people cannot be counted in the rule {owner_of(rule)}, because it contains {shown}"
+                )
+                raise UsageError(message, key="grammar", found=shown)
+            inner = _expect_parts(grammar, part.rule) if isinstance(part, Call) else {part: 1.0}
+            for each, count in inner.items():
+                counts[each] = counts.get(each, 0.0) + alternative.weight / total * count
     return counts
 
 
