@@ -95,9 +95,8 @@ class SeedResampler:
         for name, value in values.items():
             drawn = np.array(resampled[name])
             drawn = drawn[np.isfinite(drawn)]
-            if len(drawn) < 2 or np.ptp(drawn) <= SAME * abs(
-                value
-            ):  # at a bound of the fit, or without noise
+            is_constant = len(drawn) < 2 or np.ptp(drawn) <= SAME * abs(value)
+            if is_constant:  # at a bound of the fit, or without noise
                 estimates[name] = Estimate(value)
                 continue
             if name in logs and min(value, drawn.min()) > 0:

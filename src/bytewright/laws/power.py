@@ -14,7 +14,7 @@ Objectives:
 The last two have inner problems that are not linear. They are solved by Gauss-Newton steps with the weights
 of the objective, each of which is a linear problem.
 
-`_Problem` is the data with the objective, and `_solve_coefficients` solves the inner problem. `_JointSolver`
+`_Problem` is the data with the objective, and `_solve_coefficients` solves the inner problem. `_GaussNewton`
 improves a similar fit by Gauss-Newton steps over coefficients and exponents at once.
 """
 
@@ -81,7 +81,7 @@ def fit_power_laws(
     logs = tuple(np.log(x / c) for x, c in zip(xs, centres, strict=True))
     problem = _Problem(logs, y, limit, objective)
 
-    improved = None if start is None else _JointSolver(problem).improve(start, centres)
+    improved = None if start is None else _GaussNewton(problem).improve(start, centres)
     limit_found, scales, exponents = improved or _search(problem)
     return PowerFit(
         limit=limit_found,
@@ -157,8 +157,10 @@ def _search(problem: _Problem) -> Solution:
     def profile(log_exponents: Vector) -> float:
         return _solve_coefficients(problem, np.exp(log_exponents))[0]
 
-    found = min((minimise(profile, first, 0.2) for first in starts), key=profile)
-    return (*problem.split(_solve_coefficients(problem, np.exp(found))[1]), np.exp(found))
+    exponents = np.exp(min((minimise(profile, first, 0.2) for first in starts), key=profile))
+    _, coefficients = _solve_coefficients(problem, exponents)
+    limit, scales = problem.split(coefficients)
+    return limit, scales, exponents
 
 
 def _solve_relative(problem: _Problem, columns: Float64[np.ndarray, "points _"]) -> Vector:
@@ -199,7 +201,7 @@ def _solve_coefficients(problem: _Problem, exponents: Vector) -> tuple[float, Ve
 # Coefficients and exponents at once, from a similar fit
 
 
-class _JointSolver:
+class _GaussNewton:
     """Gauss-Newton steps over all unknowns: one vector of the coefficients and then the exponents."""
 
     def __init__(self, problem: _Problem) -> None:
@@ -234,7 +236,8 @@ class _JointSolver:
             values, found, bounded = advanced
             if bounded is not None:
                 is_free[bounded] = False
-                if (exponent := self.exponent_of(bounded)) is not None:  # that of a term of 0 has no effect
+                exponent = self.exponent_of(bounded)
+                if exponent is not None:  # the exponent of a term has no effect if its coefficient is 0
                     is_free[exponent] = False
             elif current - found <= 1e-9 * found:
                 if self._can_grow(values):
