@@ -5,9 +5,9 @@ Read `reference` first (generation by definition), then `sampling` (how a token 
 those of `reference`. `device_steps` repeats the steps on the device, `fused_step` takes a step in few kernels
 of a GPU, and `transfer` copies without waiting. `slots` and `row_sampling` generate for sequences that join
 and leave a batch, with settings of their own. `model_check` decides whether the decoder can run a model or
-its own forward must. `interpret` returns probabilities, losses and attention weights of single tokens;
-`windows` divides texts that are longer than the context. All of these handle ids; `text` adds a tokenizer.
-Depends on `model`.
+its own forward must. `interpret` returns probabilities, losses and attention weights of single tokens.
+`scoring` computes losses, and `windows` divides texts that are longer than the context. All of these handle
+ids; `text` adds a tokenizer. Depends on `model`.
 """
 
 from typing import TYPE_CHECKING

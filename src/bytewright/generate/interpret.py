@@ -21,6 +21,7 @@ from bytewright.errors import UsageError, wrong_value
 from bytewright.generate.generator import Generator
 from bytewright.generate.reference import check_ids, check_prompts
 from bytewright.generate.sampling import SamplingConfig, check_chosen, choose_tokens, draw_uniforms
+from bytewright.generate.scoring import compute_losses
 from bytewright.generate.windows import plan_windows
 from bytewright.model.layers import at_least_float32, softmax
 from bytewright.model.transformer import TransformerLM
@@ -47,9 +48,8 @@ def token_losses(
     tokens = torch.tensor(list(ids), device=_device(model))
     losses: list[Tensor] = []
     for start, first, end in plan_windows(len(ids), model.config.context_length):
-        logits = at_least_float32(model(tokens[start : end - 1]))
-        log_probabilities = torch.log_softmax(logits, dim=-1)[first - start - 1 :]
-        losses.append(-log_probabilities.gather(-1, tokens[first:end, None]).squeeze(-1))
+        (window_losses,) = compute_losses(model, tokens[None, start:end])
+        losses.append(window_losses[first - start - 1 :])
         if progress is not None:
             progress(end - 1, len(ids) - 1)
     return torch.cat(losses)

@@ -17,8 +17,8 @@ class Window(NamedTuple):
 def plan_windows(num_ids: int, context_length: int) -> Iterator[Window]:
     """Yield the windows of a text; together they predict every id but the first once.
 
-    The first window predicts as many ids as fit. Each further window predicts half as many, so that every id
-    has at least half a context before it.
+    The first window predicts as many ids as fit. Each further window predicts half as many or, if it is the
+    last one, fewer. So every id after the first window has at least half a context before it.
 
     >>> [tuple(window) for window in plan_windows(num_ids=10, context_length=4)]
     [(0, 1, 5), (2, 5, 7), (4, 7, 9), (5, 9, 10)]

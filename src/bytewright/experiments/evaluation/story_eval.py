@@ -32,7 +32,7 @@ from bytewright.corpus.storybook import Storybook, read_stories
 from bytewright.corpus.worldbook import Derivation
 from bytewright.data.sampler import Tokens
 from bytewright.errors import BytewrightError, UsageError
-from bytewright.experiments.evaluation.token_eval import compute_losses, evaluate_tokens
+from bytewright.experiments.evaluation.token_eval import evaluate_tokens
 from bytewright.experiments.evaluation.world_eval import (
     ExcessReport,
     account_excess,
@@ -40,6 +40,7 @@ from bytewright.experiments.evaluation.world_eval import (
     find_derivations,
 )
 from bytewright.formatting import Progress
+from bytewright.generate.scoring import compute_losses
 from bytewright.model import TransformerLM
 from bytewright.tokenizer import Tokenizer
 from bytewright.train.checkpoint_list import Which

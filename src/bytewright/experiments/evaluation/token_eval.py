@@ -15,15 +15,13 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from jaxtyping import Float, Float64, Integer
-from torch import Tensor
+from jaxtyping import Float64
 
 from bytewright.data.sampler import Tokens
 from bytewright.formatting import Progress
+from bytewright.generate.scoring import compute_losses
 from bytewright.generate.windows import plan_windows
 from bytewright.model import TransformerLM
-from bytewright.model.layers import at_least_float32
-from bytewright.model.loss import choose_chunk_size
 
 
 def evaluate_tokens(
@@ -63,21 +61,3 @@ def evaluate_tokens(
         if progress is not None:
             progress(done, len(ids))
     return bits
-
-
-def compute_losses(
-    model: TransformerLM, ids: Integer[Tensor, "batch longest"]
-) -> Float[Tensor, "batch predictions"]:
-    """Return -ln p of every id but the first, given the ids before it.
-
-    The function computes a few rows of ids at a time, which bounds the memory of the logits.
-    """
-    num_rows = choose_chunk_size(ids.device.type, model.config.vocab_size) // ids.shape[-1]
-    losses = []
-    with torch.no_grad():
-        for part in torch.split(ids, max(1, num_rows)):
-            logits = at_least_float32(model(part[:, :-1]))
-            target_logits = logits.gather(-1, part[:, 1:].unsqueeze(-1)).squeeze(-1)
-            losses.append(logits.logsumexp(dim=-1) - target_logits)
-            del logits  # free the memory before the next logits are computed
-    return torch.cat(losses)
