@@ -21,6 +21,7 @@ import functools
 import itertools
 import json
 import math
+import re
 import tempfile
 import time
 from collections.abc import Iterable, Sequence
@@ -56,6 +57,7 @@ MAX_SPEED = 6e6
 LARGE = 1024
 """Models of at least this width occupy two slots."""
 NATS_PER_BIT = math.log(2)
+POINT = re.compile(r"(?P<sweep>\w+):(?P<width>\d+):(?:(?P<first>\d+)-)?(?P<last>\d+)")
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -72,7 +74,11 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--earlier", type=Path, nargs="*", default=[], help="earlier results; not repeated")
     parser.add_argument("--sweeps", nargs="+", default=[RATES, *LEVELS], help="the sweeps of recipes to run")
     parser.add_argument(
-        "--points", nargs="+", type=Point.parse, help="SWEEP:WIDTH:SEEDS, such as 3 or 5-9, not --sweeps"
+        "--points",
+        nargs="+",
+        type=Point.parse,
+        metavar="SWEEP:WIDTH:SEEDS",
+        help="sizes to run instead of --sweeps; SEEDS is a number (3) or a range (5-9)",
     )
     parser.add_argument("--work", type=Path, help="folder for texts and runs; by default a temporary one")
     options = parser.parse_args()
@@ -96,13 +102,25 @@ class Point:
         >>> Point.parse("isotoken:128:3").seeds, Point.parse("isotoken:128:5-9").seeds
         (range(0, 3), range(5, 10))
         """
-        sweep, width, seeds = text.split(":")
-        first, _, last = seeds.rpartition("-")
-        return cls(sweep, int(width), range(int(first), int(last) + 1) if first else range(int(last)))
+        match = POINT.fullmatch(text)
+        seeds = range(0)
+        if match:
+            last = int(match["last"])
+            seeds = range(last) if match["first"] is None else range(int(match["first"]), last + 1)
+        if not match or not seeds:
+            message = f"expected a point such as isotoken:128:3 or isotoken:128:5-9, but found {text!r}"
+            raise argparse.ArgumentTypeError(message)
+        return cls(match["sweep"], int(match["width"]), seeds)
 
     def trials(self, trials: Iterable[Trial]) -> list[Trial]:
-        """Return the trials of this size, one for each variant and seed."""
+        """Return the trials of this size, one for each variant and seed; exit if there is none."""
+        trials = list(trials)
         by_variant = {variant_of(each): each for each in trials if each.config.model.d_model == self.width}
+        if not by_variant:
+            widths = ", ".join(map(str, sorted({each.config.model.d_model for each in trials})))
+            raise SystemExit(
+                f"--points: the sweep {self.sweep} has the widths {widths}, but not {self.width}"
+            )
         return [
             dataclasses.replace(trial, config=dataclasses.replace(trial.config, seed=seed))
             for seed in self.seeds
@@ -176,7 +194,7 @@ class Texts:
 
 
 def make_task(trial: Trial, sweep: str, data: Path, lr: float | None = None) -> Task:
-    """Return the run of a trial on a token file, at its own rate or, if it is no variant, at `lr`."""
+    """Return the run of a trial on a token file; `lr` replaces the rate of trials without a variant."""
     config, variant = dataclasses.replace(trial.config, data=DataConfig(train=data)), variant_of(trial)
     if lr is not None and not variant:
         config = dataclasses.replace(config, optimizer=dataclasses.replace(config.optimizer, lr=lr))

@@ -34,6 +34,45 @@ def world_documents(monkeypatch: pytest.MonkeyPatch) -> Any:
     return world_documents
 
 
+@pytest.fixture
+def scaling(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    import scaling
+
+    return scaling
+
+
+def test_points_state_a_sweep_a_width_and_seeds(scaling: Any) -> None:
+    assert scaling.Point.parse("isotoken:128:3") == scaling.Point("isotoken", 128, range(3))
+    assert scaling.Point.parse("isotoken:128:5-9").seeds == range(5, 10)
+    assert scaling.Point.parse("isotoken:128:0-0").seeds == range(1)
+
+
+@pytest.mark.parametrize(
+    "text", ["isotoken:128", "isotoken:wide:3", "isotoken:128:0", "isotoken:128:9-5", "::3"]
+)
+def test_a_malformed_point_is_one_sentence(
+    scaling: Any, text: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["scaling.py", "--json", "out.json", "--points", text])
+    with pytest.raises(SystemExit, match="2"):
+        scaling.parse_arguments()
+    message = capsys.readouterr().err.splitlines()[-1]
+    assert repr(text) in message
+    assert "isotoken:128:5-9" in message
+
+
+def test_a_point_of_a_width_that_its_sweep_lacks_is_rejected(scaling: Any) -> None:
+    trials = read_sweep(ROOT / "recipes" / "isoflop_low.toml").trials
+    width = trials[0].config.model.d_model
+    assert {each.config.seed for each in scaling.Point("isoflop_low", width, range(2)).trials(trials)} == {
+        0,
+        1,
+    }
+    with pytest.raises(SystemExit, match=str(width)):
+        scaling.Point("isoflop_low", 7, range(2)).trials(trials)
+
+
 @pytest.mark.parametrize("name", LEVELS)
 def test_all_sizes_of_a_level_have_the_same_compute_and_no_text_is_used_twice(name: str) -> None:
     for trial in read_sweep(ROOT / "recipes" / f"{name}.toml").trials:
