@@ -16,7 +16,7 @@ Depends on the packages of the extra `serve`, and reuses the checks of `serve`.
    `serve.protocol.read_body`, answer with `serve.protocol.json_response`, and stream with
    `context.EventStream`. Raise a `BytewrightError` for a wrong request: the client gets status 400 and the
    sentence of the error. Work that takes more than a millisecond runs in `await studio.compute(function)`.
-   Hold `LoadedModel.lock` while a model runs.
+   Hold `StudioModel.lock` while a model runs.
 2. Add the module to `app.VIEWS`.
 3. Write `static/views/NAME.js`, which exports `mount(element, context)`; `static/views.js` documents the
    interface and has the list of views. Add one line to it. Styles of the view go to `static/style.css`, or

@@ -33,7 +33,7 @@ MAX_POSITIONS = 300
 """How many positions are cached, so that a continued branch is not parsed again from its beginning."""
 
 
-class LoadedModel:
+class StudioModel:
     """A model in memory, with its tokenizer."""
 
     def __init__(self, saved: SavedModel) -> None:
@@ -120,9 +120,9 @@ class Models:
     def __init__(self, folder: StudioFolder) -> None:
         self.folder = folder
         self._lock = threading.Lock()
-        self._loaded: OrderedDict[str, LoadedModel] = OrderedDict()
+        self._loaded: OrderedDict[str, StudioModel] = OrderedDict()
 
-    def load(self, id: str) -> LoadedModel:
+    def load(self, id: str) -> StudioModel:
         """Return the model of the best checkpoint of a run; load it unless it is in memory."""
         run = self.folder.find_run(id)
         with self._lock:
@@ -132,7 +132,7 @@ class Models:
                 while len(self._loaded) >= MAX_MODELS:
                     self._loaded.popitem(last=False)
                 loaded = None  # frees the earlier checkpoint before the new one is loaded
-                loaded = LoadedModel(saved)
+                loaded = StudioModel(saved)
             self._loaded[id] = loaded
             return loaded
 

@@ -38,7 +38,7 @@ from bytewright.model.layers import at_least_float32
 from bytewright.serve.protocol import json_response, read_body, read_integer, read_sampling
 from bytewright.storage.json_reader import Json
 from bytewright.studio.context import Event, EventStream, Studio
-from bytewright.studio.models import LoadedModel, check_finite, read_request_text
+from bytewright.studio.models import StudioModel, check_finite, read_request_text
 
 NUM_CANDIDATES = 10
 """A distribution lists this many of the likeliest tokens by the model, and as many by the grammar."""
@@ -72,7 +72,7 @@ def make_routes(studio: Studio) -> list[BaseRoute]:
 class _Settings:
     """The model and the sampling settings of a request."""
 
-    model: LoadedModel
+    model: StudioModel
     sampling: SamplingConfig
     has_truth: bool
     """Whether true probabilities are included."""
