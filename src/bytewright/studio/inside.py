@@ -4,7 +4,7 @@
 
 Attention weights are sent as bytes, 255 for a weight of 1, because there are layers x heads x tokens² of
 them. A text is read as the beginning of a document. A long text is truncated to the number of tokens that
-`max_tokens` returns; `num_tokens` of the answer counts the tokens of the whole text.
+`compute_token_limit` returns; `num_tokens` of the answer counts the tokens of the whole text.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _read(studio: Studio, body: Json) -> dict[str, Any]:
     top = read_integer(body.get("top"), 5, least=1, most=MAX_TOP)
     ids = encode_document(loaded.tokenizer, read_request_text(body))
     num_tokens = len(ids)
-    ids = ids[: max_tokens(config.num_layers * config.num_heads, config.context_length)]
+    ids = ids[: compute_token_limit(config.num_layers * config.num_heads, config.context_length)]
     weights, notice = None, ""
     with loaded.lock:
         lens = logit_lens(model, ids, top=min(top, config.vocab_size))
@@ -81,10 +81,10 @@ def _read(studio: Studio, body: Json) -> dict[str, Any]:
     }
 
 
-def max_tokens(num_maps: int, context_length: int) -> int:
-    """Return how many tokens of a text are shown.
+def compute_token_limit(num_maps: int, context_length: int) -> int:
+    """Return how many tokens of a text are shown at most, for a number of attention maps.
 
-    >>> max_tokens(6, 256), max_tokens(144, 1024)
+    >>> compute_token_limit(6, 256), compute_token_limit(144, 1024)
     (256, 166)
     """
     # n tokens have n(n+1)/2 weights in each map.
