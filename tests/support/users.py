@@ -9,7 +9,10 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def ordinary_user() -> Iterator[None]:
-    """Drop the permission to read everything in the block. Other users cannot read pytest's folders."""
+    """Run the block without root's permission to read every file.
+
+    Other users cannot read the folders that pytest makes, so use one of `tempfile`.
+    """
     is_root = os.geteuid() == 0
     if is_root:
         os.seteuid(65534)

@@ -116,7 +116,7 @@ def _scan(root: Path) -> Scan:
         budget -= 1
         try:
             folders = _scan_folder(scan, root, folder)
-        except OSError:  # no permission, also if only for what the folder contains; or it was removed
+        except OSError:  # the folder or an entry of it cannot be read, or was removed meanwhile
             continue
         if depth < MAX_DEPTH:
             pending += [(each, depth + 1) for each in reversed(folders)]
