@@ -1,9 +1,11 @@
 """The studio: one local page with views of the runs, tokenizers and models below a folder.
 
     app         the list of views, the page, the checks before every request, and the process
-    context     `Studio`, an argument of every view (folder, models, worker threads), and streams of events
+    context     `Studio`, an argument of every view (folder, models, worker threads), streams of events, and
+                the text of a request
     folder      finds runs, tokenizers and reports below the folder, and maps ids of requests to them
     models      loads the models of runs, at most two at a time
+    true_tokens the true probabilities of the storybook, with a cache
     watch       the state and the records of all runs, read incrementally
     runs, tokenizers, write, inside, calculator    the endpoints of one view each
 

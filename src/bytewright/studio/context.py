@@ -1,4 +1,8 @@
-"""What the endpoints of all views share: `Studio`, and `EventStream`, a response of server-sent events."""
+"""What the endpoints of several views share.
+
+`Studio` is an argument of every view. `EventStream` is a response of server-sent events. `read_request_text`
+returns the text that a request sends to a model.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +17,11 @@ from typing import ParamSpec, TypeVar
 
 from starlette.types import Receive, Scope, Send
 
-from bytewright.errors import BytewrightError
+from bytewright.errors import BytewrightError, UsageError
 from bytewright.serve.app import wait_for_disconnect
 from bytewright.serve.guard import RejectedError
 from bytewright.serve.protocol import event
+from bytewright.storage.json_reader import Json
 from bytewright.studio.folder import StudioFolder
 from bytewright.studio.models import Models
 
@@ -26,6 +31,7 @@ MAX_STREAMS = 48
 STREAM_HEADERS = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-store")]
 QUIET_SECONDS = 15.0
 """After this time without an event a comment is sent, so that proxies keep the connection."""
+MAX_TEXT_CHARACTERS = 100_000
 
 Event = tuple[str, object]
 """The name of an event, and its data, which are sent as JSON."""
@@ -77,6 +83,14 @@ class Studio:
     def close(self) -> None:
         """Shut down the threads without waiting for work that has begun."""
         self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+def read_request_text(body: Json) -> str:
+    """Return the text that a request sends to a model."""
+    text = body["text"].as_text()
+    if len(text) > MAX_TEXT_CHARACTERS:
+        raise UsageError(f"the text has more than {MAX_TEXT_CHARACTERS:,} characters; shorten it", key="text")
+    return text
 
 
 class EventStream:

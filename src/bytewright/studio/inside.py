@@ -25,8 +25,8 @@ from bytewright.generate.interpret import attention_weights_by_layer, logit_lens
 from bytewright.generate.text import encode_document
 from bytewright.serve.protocol import json_response, read_body, read_integer
 from bytewright.storage.json_reader import Json
-from bytewright.studio.context import Studio
-from bytewright.studio.models import check_finite, read_request_text
+from bytewright.studio.context import Studio, read_request_text
+from bytewright.studio.models import check_finite
 
 MAX_WEIGHTS = 2_000_000
 """The largest number of attention weights in an answer."""

@@ -1,7 +1,6 @@
 """Models of runs for the views Write and Inside: loaded on first use, at most two of them in memory.
 
-A model is loaded again when its run has a new best checkpoint. `TrueTokens` has the true probabilities of the
-storybook, for models that were trained on it.
+A model is loaded again when its run has a new best checkpoint.
 """
 
 from __future__ import annotations
@@ -9,28 +8,23 @@ from __future__ import annotations
 import functools
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor
 
-from bytewright.corpus.storybook import NextTokens, Position, Storybook
-from bytewright.errors import BytewrightError, DivergenceError, UsageError
+from bytewright.errors import BytewrightError, DivergenceError
 from bytewright.experiments.recognition import is_of_storybook
 from bytewright.generate import Generator
 from bytewright.generate.text import stop_tokens_of
 from bytewright.model import TransformerLM
-from bytewright.storage.json_reader import Json
 from bytewright.studio.folder import StudioFolder
+from bytewright.studio.true_tokens import TrueTokens
 from bytewright.tokenizer import Tokenizer
 from bytewright.train.run import Run
 from bytewright.train.run_model import SavedModel, open_model
 from bytewright.train.setup import select_device
 
 MAX_MODELS = 2
-MAX_TEXT_CHARACTERS = 100_000
-MAX_POSITIONS = 300
-"""How many positions are cached, so that a continued branch is not parsed again from its beginning."""
 
 
 class StudioModel:
@@ -67,51 +61,10 @@ class StudioModel:
         return self.tokenizer.decode_bytes([id]).decode("utf-8", "backslashreplace")
 
 
-def read_request_text(body: Json) -> str:
-    """Return the text of a request."""
-    text = body["text"].as_text()
-    if len(text) > MAX_TEXT_CHARACTERS:
-        raise UsageError(f"the text has more than {MAX_TEXT_CHARACTERS:,} characters; shorten it", key="text")
-    return text
-
-
 def check_finite(values: Tensor) -> None:
     """Raise `DivergenceError` if results of a model are not finite: JSON cannot represent them."""
     if not values.isfinite().all():
         raise DivergenceError("the model has diverged: its results are not finite; choose another run")
-
-
-class TrueTokens:
-    """True next-token probabilities, with a cache of the positions of recent texts."""
-
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self._next_tokens: NextTokens = Storybook.load().next_tokens(tokenizer)
-        self._lock = threading.Lock()
-        self._cache: OrderedDict[tuple[int, ...], Position | None] = OrderedDict()
-
-    def positions(self, ids: Sequence[int]) -> list[Position | None]:
-        """Return the positions before each token and after the last, as `NextTokens.positions`."""
-        with self._lock:
-            found = self._next_tokens.positions(ids[:1])
-            for length in range(2, len(ids) + 1):
-                found.append(self._extend(tuple(ids[:length]), found[-1]))
-            return found
-
-    def after(self, ids: Sequence[int], before: Position | None) -> Position | None:
-        """Return the position after `ids`, given the one before the last of them."""
-        with self._lock:
-            return self._extend(tuple(ids), before)
-
-    def _extend(self, ids: tuple[int, ...], before: Position | None) -> Position | None:
-        if ids in self._cache:
-            self._cache.move_to_end(ids)
-            return self._cache[ids]
-        is_end = ids[-1] == self._next_tokens.end
-        found = self._next_tokens.start() if is_end else before and before.after(ids[-1])
-        self._cache[ids] = found
-        if len(self._cache) > MAX_POSITIONS:
-            self._cache.popitem(last=False)
-        return found
 
 
 class Models:

@@ -37,8 +37,8 @@ from bytewright.generate.text import encode_document
 from bytewright.model.layers import at_least_float32
 from bytewright.serve.protocol import json_response, read_body, read_integer, read_sampling
 from bytewright.storage.json_reader import Json
-from bytewright.studio.context import Event, EventStream, Studio
-from bytewright.studio.models import StudioModel, check_finite, read_request_text
+from bytewright.studio.context import Event, EventStream, Studio, read_request_text
+from bytewright.studio.models import StudioModel, check_finite
 
 NUM_CANDIDATES = 10
 """A distribution lists this many of the likeliest tokens by the model, and as many by the grammar."""
