@@ -18,8 +18,8 @@
  *     studio            {folder, version}
  *
  * Shared modules: `lib/dom.js` (elements and controls), `lib/api.js` (requests, streams of events, errors),
- * `lib/chart.js` (charts with labelled axes), `lib/format.js` (numbers and tokens as text), `lib/theme.js`
- * (colours), `lib/model_picker.js` (choice of a model).
+ * `lib/chart.js` (charts with labelled axes), `lib/format.js` (numbers and tokens as text), `lib/keys.js` (keys
+ * that move a selection), `lib/theme.js` (colours), `lib/model_picker.js` (choice of a model).
  * Insert data as text only, as `h("p", {}, text)` does; innerHTML is not used anywhere.
  */
 export const VIEWS = [

@@ -18,6 +18,7 @@
 import { formatTick, makeAxis } from "./axis.js";
 import { h, s } from "./dom.js";
 import { formatFigure, isNumber } from "./format.js";
+import { CHART_STEPS, clampIndex } from "./keys.js";
 
 const MARGIN = { top: 10, right: 16, bottom: 38, left: 54 };
 
@@ -46,10 +47,9 @@ export function lineChart(element, { height = 300, signal } = {}) {
   picture.addEventListener("pointerleave", () => moveTo(null));
   picture.addEventListener("blur", () => moveTo(null));
   picture.addEventListener("keydown", (event) => {
-    const steps = { ArrowLeft: -1, ArrowRight: 1, PageUp: -10, PageDown: 10, Home: -Infinity, End: Infinity };
-    if (!(event.key in steps) || !cursor) return;
+    if (!(event.key in CHART_STEPS) || !cursor) return;
     event.preventDefault();
-    cursor.step(steps[event.key]);
+    cursor.step(CHART_STEPS[event.key]);
   });
   return {
     update(next) {
@@ -244,7 +244,7 @@ class Cursor {
     const { stops } = this.plot;
     if (!stops.length) return;
     const from = this.index ?? (by > 0 ? -1 : stops.length);
-    this.moveTo(Math.min(stops.length - 1, Math.max(0, from + by)));
+    this.moveTo(clampIndex(from + by, stops.length - 1));
   }
 }
 

@@ -6,6 +6,7 @@ import { isAbort, postJson } from "../lib/api.js";
 import { lineChart } from "../lib/chart.js";
 import { field, h } from "../lib/dom.js";
 import { formatFigure, formatQuantity } from "../lib/format.js";
+import { clampIndex } from "../lib/keys.js";
 import { noModels, pickModel } from "../lib/model_picker.js";
 import { HeadGrid, HeadMap } from "./inside/attention.js";
 import { Lens } from "./inside/lens.js";
@@ -160,7 +161,7 @@ class InsideView {
   }
 
   selectToken(index) {
-    this.index = Math.min(this.reading.ids.length - 1, Math.max(0, index));
+    this.index = clampIndex(index, this.reading.ids.length - 1);
     this.text.select(this.index);
     this.showHead();
     this.lens.select(this.index);

@@ -1,7 +1,7 @@
 /** The attention of the view Inside: small maps of all heads, and a large one of the selected head. */
 import { h } from "../../lib/dom.js";
+import { clampIndex, GRID_STEPS } from "../../lib/keys.js";
 
-const ARROWS = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }; // [down, right]
 const LABEL_HEIGHT = 13; // pixels
 
 /** Draw the weights of a head, one pixel per pair of tokens; the style enlarges the pixels. */
@@ -37,9 +37,9 @@ export class HeadGrid {
   }
 
   handleKey(event) {
-    if (!(event.key in ARROWS) || !event.target.dataset.layer) return;
+    if (!(event.key in GRID_STEPS) || !event.target.dataset.layer) return;
     event.preventDefault();
-    const [down, right] = ARROWS[event.key];
+    const [down, right] = GRID_STEPS[event.key];
     const [row, column] = [Number(event.target.dataset.layer) + down, Number(event.target.dataset.head) + right];
     this.element.querySelector(`[data-layer="${row}"][data-head="${column}"]`)?.focus();
   }
@@ -117,11 +117,11 @@ export class HeadMap {
   }
 
   handleKey(event) {
-    if (!this.reading || !(event.key in ARROWS)) return;
+    if (!this.reading || !(event.key in GRID_STEPS)) return;
     event.preventDefault();
-    const [down, right] = ARROWS[event.key];
+    const [down, right] = GRID_STEPS[event.key];
     const last = this.reading.ids.length - 1;
-    const to = right ? Math.min(last, Math.max(0, (this.to ?? this.from) + right)) : this.to;
+    const to = right ? clampIndex((this.to ?? this.from) + right, last) : this.to;
     this.onSelect(this.from + down, to);
   }
 

@@ -1,8 +1,7 @@
 /** The logit lens of the view Inside: a table of the likeliest tokens after each token, by layer. */
 import { h } from "../../lib/dom.js";
 import { formatProbability, quoted, tokenLabel } from "../../lib/format.js";
-
-const ARROWS = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }; // [down, right]
+import { clampIndex, GRID_STEPS } from "../../lib/keys.js";
 
 export class Lens {
   /** `onSelect(index)` is called when the user selects a token; the index can be out of range. */
@@ -25,10 +24,10 @@ export class Lens {
   }
 
   handleKey(event) {
-    if (!(event.key in ARROWS)) return;
+    if (!(event.key in GRID_STEPS)) return;
     event.preventDefault();
-    const [down, right] = ARROWS[event.key];
-    this.column = Math.min(this.reading.answer.lens.length - 1, Math.max(0, this.column + right));
+    const [down, right] = GRID_STEPS[event.key];
+    this.column = clampIndex(this.column + right, this.reading.answer.lens.length - 1);
     this.onSelect(this.index + down);
     this.cell()?.focus();
   }

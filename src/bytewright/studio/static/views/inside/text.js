@@ -1,6 +1,7 @@
 /** The text of the view Inside: its tokens, coloured by the attention of the selected one. */
 import { h, scrollWithin } from "../../lib/dom.js";
 import { tokenText } from "../../lib/format.js";
+import { TEXT_STEPS } from "../../lib/keys.js";
 
 export class AttendedText {
   /** `onSelect(index)` is called when the user selects a token; the index can be out of range. */
@@ -17,10 +18,9 @@ export class AttendedText {
       if (place) this.onSelect(Number(place.dataset.index));
     });
     this.tokens.addEventListener("keydown", (event) => {
-      const moves = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -10, ArrowDown: 10, Home: -Infinity, End: Infinity };
-      if (!(event.key in moves)) return;
+      if (!(event.key in TEXT_STEPS)) return;
       event.preventDefault();
-      this.onSelect(this.selected + moves[event.key]);
+      this.onSelect(this.selected + TEXT_STEPS[event.key]);
     });
   }
 

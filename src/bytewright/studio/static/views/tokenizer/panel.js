@@ -2,6 +2,7 @@
 import { isAbort, postJson, showError } from "../../lib/api.js";
 import { debounce, field, figure, h, select } from "../../lib/dom.js";
 import { formatFigure, formatInteger } from "../../lib/format.js";
+import { clampIndex, ROW_STEPS } from "../../lib/keys.js";
 
 const NUM_COLOURS = 6;
 const MAX_TRIED = 16; // tokenizers, until one can be read; the server accepts no more
@@ -117,11 +118,10 @@ export class Panel {
   }
 
   handleKey(event) {
-    const steps = { ArrowLeft: -1, ArrowRight: 1, Home: -Infinity, End: Infinity };
     const current = Number(document.activeElement?.dataset?.index);
-    if (!(event.key in steps) || Number.isNaN(current)) return;
+    if (!(event.key in ROW_STEPS) || Number.isNaN(current)) return;
     event.preventDefault();
-    const next = Math.min(this.tokens.length - 1, Math.max(0, current + steps[event.key]));
+    const next = clampIndex(current + ROW_STEPS[event.key], this.tokens.length - 1);
     this.flow.querySelector(`[data-index="${next}"]`)?.focus();
   }
 

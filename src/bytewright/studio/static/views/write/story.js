@@ -1,6 +1,7 @@
 /** The text of the view Write: its tokens, of which one is selected, with their colours and the scale of them. */
 import { choice, h } from "../../lib/dom.js";
 import { formatBits, tokenLabel, tokenText } from "../../lib/format.js";
+import { clampIndex, TEXT_STEPS } from "../../lib/keys.js";
 
 const FULL_HEAT = { bits: 10, true_bits: 10, excess: 3 }; // bits with the strongest colour
 const COLOURS = [["bits", "surprise"], ["true_bits", "true surprise"], ["excess", "excess"]];
@@ -27,10 +28,9 @@ export class Story {
 
   handleKey(event) {
     const last = this.tokens.children.length - 1;
-    const moves = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -10, ArrowDown: 10, Home: -Infinity, End: Infinity };
     if (event.key === "Enter") this.onEnter();
-    else if (event.key in moves && last >= 0) {
-      this.select(Math.min(last, Math.max(0, (this.selected ?? 0) + moves[event.key])), { focus: true });
+    else if (event.key in TEXT_STEPS && last >= 0) {
+      this.select(clampIndex((this.selected ?? 0) + TEXT_STEPS[event.key], last), { focus: true });
     } else return;
     event.preventDefault();
   }
