@@ -16,7 +16,7 @@
  * points. The height is fixed, so new data move nothing on the page.
  */
 import { formatTick, makeAxis } from "./axis.js";
-import { h, s } from "./dom.js";
+import { h, newId, s } from "./dom.js";
 import { formatFigure, isNumber } from "./format.js";
 import { CHART_STEPS, clampIndex } from "./keys.js";
 
@@ -27,6 +27,7 @@ export function lineChart(element, { height = 300, signal } = {}) {
   const picture = s("svg", { role: "img", tabindex: 0, height });
   const legend = h("ul", { class: "legend" });
   const caption = h("figcaption", { class: "row" });
+  const clip = newId("clip");
   element.classList.add("chart");
   element.replaceChildren(caption, picture, legend);
   let options = null;
@@ -35,7 +36,7 @@ export function lineChart(element, { height = 300, signal } = {}) {
   const draw = () => {
     if (!options) return;
     const position = cursor?.position() ?? null; // the cursor stays where it is when data are added
-    cursor = drawChart({ picture, legend, caption }, makePlot(options, Math.max(240, element.clientWidth), height));
+    cursor = drawChart({ picture, legend, caption, clip }, makePlot(options, Math.max(240, element.clientWidth), height));
     if (position !== null) cursor.moveToValue(position);
   };
   const watcher = new ResizeObserver(draw);
@@ -87,9 +88,8 @@ function makePlot(options, width, height) {
 }
 
 /** Replace a chart by another one, and return the cursor of it. */
-function drawChart({ picture, legend, caption }, plot) {
+function drawChart({ picture, legend, caption, clip }, plot) {
   const { title = "", x, y } = plot.options;
-  picture.dataset.clip ??= Math.random().toString(36).slice(2);
   const marks = s("g", {});
   const xTitle = s("text", { x: plot.inner.right, y: plot.height - 4, "text-anchor": "end" }, x.label);
   picture.setAttribute("viewBox", `0 0 ${plot.width} ${plot.height}`);
@@ -97,7 +97,7 @@ function drawChart({ picture, legend, caption }, plot) {
   picture.replaceChildren(
     ...drawAxes(plot),
     xTitle,
-    ...drawSeries(plot, `clip-${picture.dataset.clip}`),
+    ...drawSeries(plot, clip),
     ...drawReferences(plot),
     ...(plot.stops.length ? [] : [drawEmpty(plot)]),
     marks,

@@ -8,10 +8,7 @@ const COMPARED = [
   ["Validation loss, windows (nats per token)", (run) => formatFigure(run.validation_loss)],
   ["Bits per byte, windows", (run) => formatFigure(run.bits_per_byte)],
   ["Bits per byte, whole documents", (run) => formatFigure(run.document_bits_per_byte)],
-  [
-    "Bits per byte above the floor, windows",
-    (run) => (isNumber(run.floor) && isNumber(run.bits_per_byte) ? formatFigure(run.bits_per_byte - run.floor, 3) : "–"),
-  ],
+  ["Bits per byte above the floor, windows", (run) => formatFigure(bitsAboveFloor(run, run.bits_per_byte), 3)],
   ["Tokens", (run) => formatCount(run.tokens)],
   ["Tokens per second", (run) => formatCount(run.tokens_per_second)],
   ["Time", (run) => formatSeconds(run.seconds)],
@@ -34,7 +31,6 @@ export function drawDetails(runs, { settings, samples, colourOf }) {
 }
 
 function drawOne(run) {
-  const above = isNumber(run.floor) && isNumber(run.bits_per_byte) ? run.bits_per_byte - run.floor : null;
   return h(
     "section",
     { class: "card", "aria-label": "Selected run" },
@@ -47,16 +43,12 @@ function drawOne(run) {
           figure("State", run.state, describeState(run)),
           figure("Step", formatInteger(run.step), run.num_steps ? `of ${formatInteger(run.num_steps)}` : ""),
           figure("Validation loss, windows", formatFigure(run.validation_loss), "nats per token"),
-          figure(
-            "Bits per byte, windows",
-            formatFigure(run.bits_per_byte),
-            above === null ? "" : `${formatFigure(above, 3)} above the floor`,
-          ),
+          figure("Bits per byte, windows", formatFigure(run.bits_per_byte), describeDistance(run, run.bits_per_byte)),
           isNumber(run.document_bits_per_byte)
             ? figure(
               "Bits per byte, whole documents",
               formatFigure(run.document_bits_per_byte),
-              isNumber(run.floor) ? `${formatFigure(run.document_bits_per_byte - run.floor, 3)} above the floor` : "",
+              describeDistance(run, run.document_bits_per_byte),
             )
             : null,
           figure(
@@ -69,6 +61,16 @@ function drawOne(run) {
           figure("Started", run.started ? run.started.slice(0, 10) : "–", run.started ? `${run.started.slice(11, 16)} UTC` : ""),
         ),
   );
+}
+
+/** Return how far a figure in bits per byte is above the entropy floor of a run, or null if that is not known. */
+function bitsAboveFloor(run, bitsPerByte) {
+  return isNumber(run.floor) && isNumber(bitsPerByte) ? bitsPerByte - run.floor : null;
+}
+
+function describeDistance(run, bitsPerByte) {
+  const distance = bitsAboveFloor(run, bitsPerByte);
+  return distance === null ? "" : `${formatFigure(distance, 3)} above the floor`;
 }
 
 /** Return what is known about a state: the reason for it, or the time that is left. */

@@ -1,6 +1,6 @@
 /** A run in the list of the view Runs. */
 import { h } from "../../lib/dom.js";
-import { formatFigure, formatInteger, formatSeconds, isNumber } from "../../lib/format.js";
+import { formatFigure, formatInteger, formatQuantity, formatSeconds, isNumber } from "../../lib/format.js";
 
 /** Return the list item of a run. `colour` is its colour in the chart, or null if it is not selected. */
 export function drawItem(run, { colour, onToggle }) {
@@ -35,8 +35,8 @@ function drawFigures(run) {
   }
   if (isNumber(run.step) && run.state !== "imported" && run.state !== "broken") {
     const total = run.num_steps ? ` of ${formatInteger(run.num_steps)}` : "";
-    const step = formatInteger(run.step);
-    figures.push(h("span", {}, run.state === "complete" ? `${step} steps` : `step ${step}${total}`));
+    const steps = run.state === "complete" ? formatQuantity(run.step, "step") : `step ${formatInteger(run.step)}${total}`;
+    figures.push(h("span", {}, steps));
   }
   if (isNumber(run.seconds_left)) figures.push(h("span", {}, `${formatSeconds(run.seconds_left)} left`));
   if (run.state === "broken") figures.push(h("span", { class: "reason" }, run.detail));

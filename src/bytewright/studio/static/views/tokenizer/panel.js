@@ -1,7 +1,7 @@
 /** One tokenizer of the view Tokenizer: the text as its tokens, and the merges of one of them. */
 import { isAbort, postJson, showError } from "../../lib/api.js";
 import { debounce, field, figure, h, select } from "../../lib/dom.js";
-import { formatFigure, formatInteger } from "../../lib/format.js";
+import { formatFigure, formatInteger, formatQuantity } from "../../lib/format.js";
 import { clampIndex, ROW_STEPS } from "../../lib/keys.js";
 
 const NUM_COLOURS = 6;
@@ -81,9 +81,9 @@ export class Panel {
       figure(
         "Bytes per token",
         answer.num_tokens ? formatFigure(answer.num_bytes / answer.num_tokens, 3) : "–",
-        `of ${formatInteger(answer.num_bytes)} bytes`,
+        `of ${formatQuantity(answer.num_bytes, "byte")}`,
       ),
-      figure("Vocabulary", formatInteger(answer.vocab_size), `${formatInteger(answer.num_merges)} merges`),
+      figure("Vocabulary", formatInteger(answer.vocab_size), formatQuantity(answer.num_merges, "merge")),
     );
     let start = 0;
     this.tokens = answer.tokens.map((token) => {
@@ -158,7 +158,7 @@ export class Panel {
         { class: "token-line" },
         h("code", { class: "chip" }, found.shown),
         h("span", {}, `id ${found.id}`),
-        h("span", { class: "quiet" }, `${found.num_bytes} ${found.num_bytes === 1 ? "byte" : "bytes"}: `, bytes),
+        h("span", { class: "quiet" }, `${formatQuantity(found.num_bytes, "byte")}: `, bytes),
       ),
       drawMerges(found),
     );
