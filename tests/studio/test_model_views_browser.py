@@ -59,7 +59,7 @@ def open_write(page: Page, studio: OpenStudio, *, run: str = "run", **options: A
 
 
 def num_pieces(page: Page) -> int:
-    return len(page.all(".piece:not(.next-place)"))
+    return len(page.all(".piece:not(.next-piece)"))
 
 
 def wait_for_text(page: Page) -> int:
@@ -174,7 +174,7 @@ def test_a_candidate_in_focus_stays_while_a_text_is_written(page: Page, studio: 
 def test_a_text_can_be_scored_continued_and_stopped(page: Page, studio: OpenStudio) -> None:
     open_write(page, studio)
     page.click(".write-buttons button", 3)  # score only
-    page.until(lambda: page.all(".next-place"))
+    page.until(lambda: page.all(".next-piece"))
     before = num_pieces(page)
     assert page.text(".distribution h2").startswith(f"Token {before + 1}")
     page.click(".write-buttons button", 2)  # continue
@@ -188,7 +188,7 @@ def test_a_text_that_the_server_ends_is_not_complete(driver: Any, studio: OpenSt
         page = Page(driver, ending.url)
         open_write(page, ending)
         page.click(".write-buttons button", 3)  # score only
-        page.until(lambda: page.all(".next-place"))
+        page.until(lambda: page.all(".next-piece"))
         ending.server.studio.end_streams()
         page.click(".write-buttons button", 2)  # continue
         page.until(lambda: "server ended" in page.text(".write-status"))
@@ -206,7 +206,7 @@ def test_a_branch_with_a_special_token_is_complete(
         page = Page(driver, studio.url)
         open_write(page, studio, run="chat")
         page.click(".write-buttons button", 3)  # score only
-        page.until(lambda: page.all(".next-place"))
+        page.until(lambda: page.all(".next-piece"))
         page.script(
             f"""
             const codes = [...document.querySelectorAll(".candidate code")];

@@ -1,6 +1,6 @@
 /** The axes of charts: linear or logarithmic, with ticks at round numbers. */
 
-/** Return an axis for values: place(value) in pixels, and ticks. `tight`: limits are those of the data. */
+/** Return an axis for values: pixelOf(value), and ticks. `tight`: limits are those of the data. */
 export function makeAxis(values, { log = false, start, end, tight = false, count = 6 }) {
   let low = Infinity;
   let high = -Infinity;
@@ -17,8 +17,8 @@ export function makeAxis(values, { log = false, start, end, tight = false, count
     [low, high] = [Math.floor(low / step + 1e-9) * step, Math.ceil(high / step - 1e-9) * step];
   }
   const [from, to] = [scale(low), scale(high)];
-  const place = (value) => start + ((scale(value) - from) / (to - from)) * (end - start);
-  return { place, ticks: log ? logTicks(low, high, count) : linearTicks(low, high, count), low, high };
+  const pixelOf = (value) => start + ((scale(value) - from) / (to - from)) * (end - start);
+  return { pixelOf, ticks: log ? logTicks(low, high, count) : linearTicks(low, high, count), low, high };
 }
 
 function niceStep(size) {

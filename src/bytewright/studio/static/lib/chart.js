@@ -64,8 +64,8 @@ export function lineChart(element, { height = 300, signal } = {}) {
 function makePlot(options, width, height) {
   const { x, y } = options;
   const shift = (value) => value - (y.origin ?? 0);
-  const hasPlace = ([a, b]) => isNumber(a) && isNumber(b) && (!y.log || shift(b) > 0) && (!x.log || a > 0);
-  const series = options.series.map((each) => ({ ...each, points: each.points.filter(hasPlace) }));
+  const isDrawable = ([a, b]) => isNumber(a) && isNumber(b) && (!y.log || shift(b) > 0) && (!x.log || a > 0);
+  const series = options.series.map((each) => ({ ...each, points: each.points.filter(isDrawable) }));
   const references = (options.references ?? []).filter((each) => isNumber(each.y) && (!y.log || shift(each.y) > 0));
   const xs = series.flatMap((each) => each.points.map(([a]) => a));
   const ys = [...series.flatMap((each) => each.points.map(([, b]) => b)), ...references.map((each) => each.y)];
@@ -79,10 +79,10 @@ function makePlot(options, width, height) {
     ...{ options, width, height, inner, series, references },
     formatX: x.format ?? formatTick,
     formatY: y.format ?? formatTick,
-    placeX: xAxis.place,
-    placeY: (value) => yAxis.place(shift(value)),
-    xTicks: xs.length ? xAxis.ticks.map((tick) => [tick, xAxis.place(tick)]) : [],
-    yTicks: xs.length ? yAxis.ticks.map((tick) => [tick, yAxis.place(tick)]) : [], // without the origin
+    xOf: xAxis.pixelOf,
+    yOf: (value) => yAxis.pixelOf(shift(value)),
+    xTicks: xs.length ? xAxis.ticks.map((tick) => [tick, xAxis.pixelOf(tick)]) : [],
+    yTicks: xs.length ? yAxis.ticks.map((tick) => [tick, yAxis.pixelOf(tick)]) : [], // without the origin
     stops: [...new Set(xs)].sort((a, b) => a - b), // the positions of the cursor
   };
 }
@@ -108,19 +108,19 @@ function drawChart({ picture, legend, caption, clip }, plot) {
 
 function drawAxes({ inner, xTicks, yTicks, formatX, formatY }) {
   const content = [];
-  for (const [tick, place] of yTicks) {
-    content.push(s("line", { x1: inner.left, x2: inner.right, y1: place, y2: place, class: "grid" }));
-    content.push(s("text", { x: inner.left - 7, y: place + 4, "text-anchor": "end" }, formatY(tick)));
+  for (const [tick, y] of yTicks) {
+    content.push(s("line", { x1: inner.left, x2: inner.right, y1: y, y2: y, class: "grid" }));
+    content.push(s("text", { x: inner.left - 7, y: y + 4, "text-anchor": "end" }, formatY(tick)));
   }
   content.push(s("line", { x1: inner.left, x2: inner.right, y1: inner.bottom, y2: inner.bottom, class: "axis" }));
-  for (const [tick, place] of xTicks) {
-    content.push(s("line", { x1: place, x2: place, y1: inner.bottom, y2: inner.bottom + 4, class: "axis" }));
-    content.push(s("text", { x: place, y: inner.bottom + 17, "text-anchor": "middle" }, formatX(tick)));
+  for (const [tick, x] of xTicks) {
+    content.push(s("line", { x1: x, x2: x, y1: inner.bottom, y2: inner.bottom + 4, class: "axis" }));
+    content.push(s("text", { x, y: inner.bottom + 17, "text-anchor": "middle" }, formatX(tick)));
   }
   return content;
 }
 
-function drawSeries({ inner, series, placeX, placeY }, clip) {
+function drawSeries({ inner, series, xOf, yOf }, clip) {
   const area = s(
     "clipPath",
     { id: clip },
@@ -129,7 +129,7 @@ function drawSeries({ inner, series, placeX, placeY }, clip) {
   );
   const body = s("g", { "clip-path": `url(#${clip})` });
   for (const each of series) {
-    const points = each.points.map(([a, b]) => [placeX(a), placeY(b)]);
+    const points = each.points.map(([a, b]) => [xOf(a), yOf(b)]);
     const path = points.map(([a, b], index) => `${index ? "L" : "M"}${a.toFixed(1)} ${b.toFixed(1)}`).join("");
     body.append(s("path", { d: path, class: `line ${styleOf(each)}`, style: { "--c": each.colour } }));
     const dots = each.dots || points.length === 1 ? points : [];
@@ -138,13 +138,13 @@ function drawSeries({ inner, series, placeX, placeY }, clip) {
   return [area, body];
 }
 
-function drawReferences({ inner, references, placeY }) {
+function drawReferences({ inner, references, yOf }) {
   const content = [];
   for (const each of references) {
-    const place = placeY(each.y);
-    if (place < inner.top - 2 || place > inner.bottom + 2) continue;
-    content.push(s("line", { x1: inner.left, x2: inner.right, y1: place, y2: place, class: "reference" }));
-    content.push(s("text", { x: inner.right - 4, y: place - 6, "text-anchor": "end", class: "halo" }, each.label));
+    const y = yOf(each.y);
+    if (y < inner.top - 2 || y > inner.bottom + 2) continue;
+    content.push(s("line", { x1: inner.left, x2: inner.right, y1: y, y2: y, class: "reference" }));
+    content.push(s("text", { x: inner.right - 4, y: y - 6, "text-anchor": "end", class: "halo" }, each.label));
   }
   return content;
 }
@@ -189,53 +189,54 @@ class Cursor {
   }
 
   moveTo(index) {
-    const { inner, stops, placeX, formatX } = this.plot;
+    const { inner, stops, xOf, formatX } = this.plot;
     this.index = index;
     this.marks.replaceChildren();
     this.xTitle.removeAttribute("visibility");
     for (const value of this.values.values()) value.textContent = "";
     if (index === null || !stops.length) return;
-    const place = placeX(stops[index]);
-    this.marks.append(s("line", { x1: place, x2: place, y1: inner.top, y2: inner.bottom, class: "cursor" }));
-    this.drawLabel(Math.min(Math.max(place, inner.left + 24), inner.right - 24), formatX(stops[index]));
+    const x = xOf(stops[index]);
+    this.marks.append(s("line", { x1: x, x2: x, y1: inner.top, y2: inner.bottom, class: "cursor" }));
+    this.drawLabel(Math.min(Math.max(x, inner.left + 24), inner.right - 24), formatX(stops[index]));
     for (const each of this.plot.series) this.markPoint(each, stops[index]);
   }
 
   /** Write the position below the axis; the title of the axis is hidden if there is no room for both. */
-  drawLabel(place, text) {
+  drawLabel(x, text) {
     const { inner } = this.plot;
-    const label = s("text", { x: place, y: inner.bottom + 31, "text-anchor": "middle", class: "halo" }, text);
+    const label = s("text", { x, y: inner.bottom + 31, "text-anchor": "middle", class: "halo" }, text);
     this.marks.append(label);
-    const end = place + label.getComputedTextLength() / 2 + 6;
+    const end = x + label.getComputedTextLength() / 2 + 6;
     const isCovered = end > inner.right - this.xTitle.getComputedTextLength();
     if (isCovered) this.xTitle.setAttribute("visibility", "hidden");
   }
 
   /** Mark the point of a series at the cursor, and write its value into the legend. */
-  markPoint(series, x) {
-    const { options, placeX, placeY } = this.plot;
-    const point = pointAtOrBefore(series.points, x);
+  markPoint(series, position) {
+    const { options, xOf, yOf } = this.plot;
+    const point = pointAtOrBefore(series.points, position);
     if (!point) return;
     const value = this.values.get(series);
     if (value) value.textContent = (options.y.formatValue ?? formatFigure)(point[1]);
     this.marks.append(s(
       "circle",
-      { cx: placeX(point[0]), cy: placeY(point[1]), r: 3.6, class: "dot", style: { "--c": series.colour } },
+      { cx: xOf(point[0]), cy: yOf(point[1]), r: 3.6, class: "dot", style: { "--c": series.colour } },
     ));
   }
 
-  moveToValue(x) {
-    const index = this.plot.stops.findIndex((stop) => stop >= x);
+  /** Move the cursor to the first data at or after a position on the horizontal axis. */
+  moveToValue(position) {
+    const index = this.plot.stops.findIndex((stop) => stop >= position);
     this.moveTo(index < 0 ? null : index);
   }
 
   /** Move the cursor to the data nearest to a distance in pixels from the left. */
   moveNear(left) {
-    const { stops, placeX } = this.plot;
+    const { stops, xOf } = this.plot;
     if (!stops.length) return;
     let best = 0;
     stops.forEach((stop, index) => {
-      if (Math.abs(placeX(stop) - left) < Math.abs(placeX(stops[best]) - left)) best = index;
+      if (Math.abs(xOf(stop) - left) < Math.abs(xOf(stops[best]) - left)) best = index;
     });
     this.moveTo(best);
   }

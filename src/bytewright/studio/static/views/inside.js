@@ -25,7 +25,7 @@ class InsideView {
     this.element = element;
     this.context = context;
     this.reading = null;
-    this.place = { layer: Number(context.params.get("layer")) || 0, head: Number(context.params.get("head")) || 0 };
+    this.head = { layer: Number(context.params.get("layer")) || 0, index: Number(context.params.get("head")) || 0 };
     this.index = 0; // of the selected token
     this.attended = null; // the index of the selected token among those that it attends to
     this.job = null; // the AbortController of the request in progress
@@ -67,7 +67,7 @@ class InsideView {
     const normsBox = h("div", {});
     this.norms = lineChart(normsBox, { height: 260, signal: this.context.signal });
     this.text = new AttendedText((index) => this.selectToken(index));
-    this.grid = new HeadGrid((place) => this.selectHead(place));
+    this.grid = new HeadGrid((head) => this.selectHead(head));
     this.map = new HeadMap((from, to) => {
       this.attended = to;
       this.selectToken(from);
@@ -128,9 +128,9 @@ class InsideView {
 
   show(reading) {
     const { answer, ids } = reading;
-    const { layer, head } = this.place;
+    const { layer, index } = this.head;
     this.reading = reading;
-    this.place = { layer: Math.min(layer, answer.num_layers - 1), head: Math.min(head, answer.num_heads - 1) };
+    this.head = { layer: clampIndex(layer, answer.num_layers - 1), index: clampIndex(index, answer.num_heads - 1) };
     this.attended = null;
     this.results.hidden = false;
     const shape = `${formatQuantity(answer.num_layers, "layer")} of ${formatQuantity(answer.num_heads, "head")}.`;
@@ -167,20 +167,20 @@ class InsideView {
     this.lens.select(this.index);
   }
 
-  selectHead(place) {
-    this.place = place;
-    this.context.setParams(place);
+  selectHead(head) {
+    this.head = head;
+    this.context.setParams({ layer: head.layer, head: head.index });
     this.showHead();
   }
 
   showHead() {
-    this.text.colour(this.reading, this.place);
+    this.text.colourAll(this.reading, this.head);
     if (!this.reading.weights) {
       this.map.clear();
       return;
     }
-    this.grid.mark(this.place);
-    this.map.draw(this.reading, this.place, this.index, this.attended);
+    this.grid.mark(this.head);
+    this.map.draw(this.reading, this.head, this.index, this.attended);
   }
 
   /** Draw what depends on the theme. */

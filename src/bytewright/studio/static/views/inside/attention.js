@@ -5,7 +5,7 @@ import { clampIndex, GRID_STEPS } from "../../lib/keys.js";
 const LABEL_HEIGHT = 13; // pixels
 
 /** Draw the weights of a head, one pixel per pair of tokens; the style enlarges the pixels. */
-function drawHead(canvas, reading, place, [red, green, blue]) {
+function drawHead(canvas, reading, head, [red, green, blue]) {
   const count = reading.ids.length;
   canvas.width = count;
   canvas.height = count;
@@ -13,7 +13,7 @@ function drawHead(canvas, reading, place, [red, green, blue]) {
   const image = pen.createImageData(count, count);
   for (let from = 0; from < count; from += 1) {
     for (let to = 0; to <= from; to += 1) {
-      image.data.set([red, green, blue, 255 * Math.sqrt(reading.weight(place, from, to))], 4 * (from * count + to));
+      image.data.set([red, green, blue, 255 * Math.sqrt(reading.weight(head, from, to))], 4 * (from * count + to));
     }
   }
   pen.putImageData(image, 0, 0);
@@ -29,7 +29,7 @@ function readInk(element) {
 }
 
 export class HeadGrid {
-  /** `onSelect({layer, head})` is called when the user selects a head. */
+  /** `onSelect(head)` is called when the user selects a head, which is {layer, index}. */
   constructor(onSelect) {
     this.onSelect = onSelect;
     this.element = h("div", { class: "heads" });
@@ -55,34 +55,34 @@ export class HeadGrid {
     this.element.style.setProperty("--heads", numHeads);
     this.element.replaceChildren(
       h("span", {}),
-      ...numbers.map((head) => h("small", { class: "quiet" }, `head ${head}`)),
+      ...numbers.map((index) => h("small", { class: "quiet" }, `head ${index}`)),
       ...[...Array(numLayers).keys()].flatMap((layer) => [
         h("small", { class: "quiet layer-name" }, `layer ${layer}`),
-        ...numbers.map((head) => this.drawButton(reading, { layer, head }, ink)),
+        ...numbers.map((index) => this.drawButton(reading, { layer, index }, ink)),
       ]),
     );
   }
 
-  drawButton(reading, place, ink) {
+  drawButton(reading, head, ink) {
     const canvas = h("canvas", { "aria-hidden": "true" });
-    drawHead(canvas, reading, place, ink);
+    drawHead(canvas, reading, head, ink);
     return h(
       "button",
       {
         type: "button",
         class: "head",
-        dataset: place,
-        "aria-label": `Layer ${place.layer}, head ${place.head}`,
-        onclick: () => this.onSelect(place),
+        dataset: { layer: head.layer, head: head.index },
+        "aria-label": `Layer ${head.layer}, head ${head.index}`,
+        onclick: () => this.onSelect(head),
       },
       canvas,
     );
   }
 
   /** Mark the selected head. */
-  mark({ layer, head }) {
+  mark({ layer, index }) {
     for (const button of this.element.querySelectorAll(".head")) {
-      const isSelected = Number(button.dataset.layer) === layer && Number(button.dataset.head) === head;
+      const isSelected = Number(button.dataset.layer) === layer && Number(button.dataset.head) === index;
       button.setAttribute("aria-pressed", String(isSelected));
     }
   }
@@ -126,32 +126,31 @@ export class HeadMap {
   }
 
   /** Show a head, with token `from` selected, and `to` if it is not null. */
-  draw(reading, place, from, to) {
+  draw(reading, head, from, to) {
     Object.assign(this, { reading, from, to });
-    const { layer, head } = place;
-    this.title.textContent = `Layer ${layer}, head ${head}`;
-    this.map.setAttribute("aria-label", `Attention weights of layer ${layer}, head ${head}. Arrow keys move between tokens.`);
+    this.title.textContent = `Layer ${head.layer}, head ${head.index}`;
+    this.map.setAttribute("aria-label", `Attention weights of layer ${head.layer}, head ${head.index}. Arrow keys move between tokens.`);
     const canvas = h("canvas", {});
-    drawHead(canvas, reading, place, readInk(this.map));
+    drawHead(canvas, reading, head, readInk(this.map));
     this.map.replaceChildren(
       h("span", { class: "map-axis map-from quiet" }, "token"),
       h("span", { class: "map-axis map-to quiet" }, "attends to"),
       h("div", { class: "map-area" }, canvas, ...this.drawLabels(), ...this.drawCursors()),
     );
-    this.readout.textContent = this.describe(place);
+    this.readout.textContent = this.describe(head);
   }
 
-  /** Return the labels of the tokens, as many as have a place. */
+  /** Return the labels of the tokens, as many as fit. */
   drawLabels() {
     const count = this.reading.ids.length;
     const size = Math.max(LABEL_HEIGHT, Math.min(608, this.map.clientWidth - 80));
     const step = Math.ceil((count * LABEL_HEIGHT) / size);
     const labels = [];
     for (let index = 0; index < count; index += step) {
-      const place = `${(100 * (index + 0.5)) / count}%`;
+      const position = `${(100 * (index + 0.5)) / count}%`;
       labels.push(
-        h("span", { class: "map-row", style: { top: place } }, this.reading.shortLabel(index)),
-        h("span", { class: "map-column", style: { left: place } }, this.reading.shortLabel(index)),
+        h("span", { class: "map-row", style: { top: position } }, this.reading.shortLabel(index)),
+        h("span", { class: "map-column", style: { left: position } }, this.reading.shortLabel(index)),
       );
     }
     return labels;
@@ -168,14 +167,15 @@ export class HeadMap {
     ];
   }
 
-  describe(place) {
+  /** Return a sentence about the weights of the selected token. */
+  describe(head) {
     const { reading, from, to } = this;
     const name = `Token ${from + 1} ${reading.label(from)}`;
     if (to !== null) {
-      const weight = to > from ? "0 (later token)" : reading.weight(place, from, to).toFixed(3);
+      const weight = to > from ? "0 (later token)" : reading.weight(head, from, to).toFixed(3);
       return `${name} to token ${to + 1} ${reading.label(to)}: weight ${weight}.`;
     }
-    const weightOf = (index) => reading.weight(place, from, index);
+    const weightOf = (index) => reading.weight(head, from, index);
     const earlier = [...Array(from + 1).keys()];
     const strongest = earlier.sort((a, b) => weightOf(b) - weightOf(a)).slice(0, 3);
     return `${name} attends to ${strongest.map((index) => `${reading.label(index)} ${weightOf(index).toFixed(2)}`).join(", ")}.`;

@@ -84,7 +84,7 @@ export class Lens {
     this.cell()?.setAttribute("tabindex", "0");
     const state = reading.answer.lens[column];
     const list = state.ids[index].map(
-      (id, place) => `${quoted(reading.answer.tokens[id])} ${formatProbability(state.p[index][place])}`,
+      (id, rank) => `${quoted(reading.answer.tokens[id])} ${formatProbability(state.p[index][rank])}`,
     );
     const actual = index + 1 < reading.ids.length ? ` The text continues with ${reading.label(index + 1)}.` : "";
     this.note.textContent = `After ${reading.label(index)} (token ${index + 1}), ${this.nameOf(column)}: ${list.join(", ")}.${actual}`;

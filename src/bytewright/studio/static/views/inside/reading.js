@@ -26,10 +26,11 @@ export class Reading {
     return tokenLabel({ ...token, text: token.text.trim() || token.text });
   }
 
-  /** Return the weight of token `to` for token `from` in a head, from 0 to 1. */
-  weight({ layer, head }, from, to) {
+  /** Return the weight of token `to` for token `from` in a head {layer, index}, from 0 to 1. */
+  weight(head, from, to) {
     if (!this.weights || to > from) return 0;
     const size = (this.ids.length * (this.ids.length + 1)) / 2;
-    return this.weights[(layer * this.answer.num_heads + head) * size + (from * (from + 1)) / 2 + to] / 255;
+    const start = (head.layer * this.answer.num_heads + head.index) * size;
+    return this.weights[start + (from * (from + 1)) / 2 + to] / 255;
   }
 }

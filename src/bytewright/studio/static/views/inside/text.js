@@ -14,8 +14,8 @@ export class AttendedText {
       { class: "story inside-story", role: "listbox", "aria-label": "Tokens; colours are attention weights", tabindex: 0 },
     );
     this.tokens.addEventListener("click", (event) => {
-      const place = event.target.closest(".piece");
-      if (place) this.onSelect(Number(place.dataset.index));
+      const piece = event.target.closest(".piece");
+      if (piece) this.onSelect(Number(piece.dataset.index));
     });
     this.tokens.addEventListener("keydown", (event) => {
       if (!(event.key in TEXT_STEPS)) return;
@@ -36,16 +36,16 @@ export class AttendedText {
 
   select(index) {
     this.selected = index;
-    const place = this.tokens.children[index];
+    const piece = this.tokens.children[index];
     this.tokens.querySelector("[aria-selected=true]")?.setAttribute("aria-selected", "false");
-    place.setAttribute("aria-selected", "true");
-    if (document.activeElement === this.tokens) place.scrollIntoView({ block: "nearest" });
-    else scrollWithin(this.tokens, place); // the user selects it in another part of the view
+    piece.setAttribute("aria-selected", "true");
+    if (document.activeElement === this.tokens) piece.scrollIntoView({ block: "nearest" });
+    else scrollWithin(this.tokens, piece); // the user selects it in another part of the view
     this.tokens.setAttribute("aria-activedescendant", `inside-${index}`);
   }
 
   /** Colour the tokens by their weights for the selected one in a head. */
-  colour(reading, place) {
+  colourAll(reading, head) {
     const name = `token ${this.selected + 1} ${reading.label(this.selected)}`;
     if (!reading.weights) {
       this.note.textContent = `Selected: ${name}.`;
@@ -53,10 +53,10 @@ export class AttendedText {
     }
     for (const piece of this.tokens.children) {
       const index = Number(piece.dataset.index);
-      const weight = reading.weight(place, this.selected, index);
+      const weight = reading.weight(head, this.selected, index);
       piece.style.setProperty("--heat", Math.sqrt(weight).toFixed(3));
       piece.title = index <= this.selected ? `weight ${weight.toFixed(3)}` : "";
     }
-    this.note.textContent = `Colours: the weights of each token for ${name} in layer ${place.layer}, head ${place.head}.`;
+    this.note.textContent = `Colours: the weights of each token for ${name} in layer ${head.layer}, head ${head.index}.`;
   }
 }

@@ -4,7 +4,7 @@ import { formatBits, tokenLabel, tokenText } from "../../lib/format.js";
 import { clampIndex, TEXT_STEPS } from "../../lib/keys.js";
 
 const FULL_HEAT = { bits: 10, true_bits: 10, excess: 3 }; // bits with the strongest colour
-const COLOURS = [["bits", "surprise"], ["true_bits", "true surprise"], ["excess", "excess"]];
+const MEASURES = [["bits", "surprise"], ["true_bits", "true surprise"], ["excess", "excess"]];
 
 export class Story {
   /** `onSelect()` is called after another token is selected, `onEnter()` after the key Enter. */
@@ -14,16 +14,16 @@ export class Story {
     this.branch = null;
     this.selected = null; // the index of the selected token in the branch
     this.follows = true; // whether the selection follows the last token
-    this.colour = "bits";
+    this.measure = "bits"; // what the colours show
     this.tokens = h("div", { class: "story", role: "listbox", "aria-label": "Tokens of the text", tabindex: 0 });
     this.colours = h("div", { class: "row" });
     this.scale = h("span", { class: "heat-scale quiet" });
     this.tokens.addEventListener("click", (event) => {
-      const place = event.target.closest(".piece");
-      if (place) this.select(Number(place.dataset.index));
+      const piece = event.target.closest(".piece");
+      if (piece) this.select(Number(piece.dataset.index));
     });
     this.tokens.addEventListener("keydown", (event) => this.handleKey(event));
-    this.paint();
+    this.colourAll();
   }
 
   handleKey(event) {
@@ -37,18 +37,18 @@ export class Story {
 
   /** Offer the colours of true probabilities, if there are any. */
   setTruth(hasTruth) {
-    if (!hasTruth) this.colour = "bits";
+    if (!hasTruth) this.measure = "bits";
     this.colours.replaceChildren(
       hasTruth
-        ? choice("Colour of the tokens", COLOURS, this.colour, (value) => {
-            this.colour = value;
-            this.paint();
+        ? choice("Colour of the tokens", MEASURES, this.measure, (value) => {
+            this.measure = value;
+            this.colourAll();
           })
         : h("small", { class: "quiet" }, "True probabilities are available for models of the storybook only."),
     );
   }
 
-  /** Show the text of a branch, and select its last token, or the place of the next one. */
+  /** Show the text of a branch, and select its last token, or the mark of the next one. */
   show(branch) {
     this.branch = branch;
     this.selected = null;
@@ -57,17 +57,17 @@ export class Story {
     this.tokens.replaceChildren(...tokens.map((token, index) => this.drawToken(token, index)));
     if (branch?.next) this.tokens.append(h(
       "span",
-      { class: "piece next-place", role: "option", dataset: { index: tokens.length } },
+      { class: "piece next-piece", role: "option", dataset: { index: tokens.length } },
       "…",
     ));
     if (tokens.length) this.select(branch.next ? tokens.length : tokens.length - 1, { follow: true });
     else this.onSelect();
   }
 
-  /** Show a token that the branch has got at its end. */
+  /** Show a token that was appended to the branch. */
   append(index) {
     const { tokens } = this;
-    tokens.querySelector(".next-place")?.remove();
+    tokens.querySelector(".next-piece")?.remove();
     const isAtEnd = tokens.scrollTop + tokens.clientHeight > tokens.scrollHeight - 40;
     tokens.append(this.drawToken(this.branch.tokens[index], index));
     if (this.follows) this.select(index, { follow: true });
@@ -78,46 +78,46 @@ export class Story {
     this.tokens.querySelector("[aria-selected=true]")?.setAttribute("aria-selected", "false");
     this.selected = index;
     this.follows = follow;
-    const place = this.tokens.children[index];
-    place?.setAttribute("aria-selected", "true");
-    if (place?.id) this.tokens.setAttribute("aria-activedescendant", place.id);
-    if (focus && place) place.scrollIntoView({ block: "nearest" });
+    const piece = this.tokens.children[index];
+    piece?.setAttribute("aria-selected", "true");
+    if (piece?.id) this.tokens.setAttribute("aria-activedescendant", piece.id);
+    if (focus && piece) piece.scrollIntoView({ block: "nearest" });
     this.onSelect();
   }
 
   drawToken(token, index) {
-    const place = h(
+    const piece = h(
       "span",
       { class: "piece", role: "option", id: `token-${index}`, "aria-selected": "false", dataset: { index }, title: titleOf(token) },
       tokenText(token),
     );
-    this.heat(place, token);
-    return place;
+    this.colourToken(piece, token);
+    return piece;
   }
 
   /** Colour the tokens again, and draw the scale of the colours. */
-  paint() {
-    for (const place of this.tokens.children) {
-      const token = this.branch?.tokens[Number(place.dataset.index)];
-      if (token) this.heat(place, token);
+  colourAll() {
+    for (const piece of this.tokens.children) {
+      const token = this.branch?.tokens[Number(piece.dataset.index)];
+      if (token) this.colourToken(piece, token);
     }
-    const isExcess = this.colour === "excess";
+    const isExcess = this.measure === "excess";
     this.scale.replaceChildren(
       h("span", {}, isExcess ? `−${FULL_HEAT.excess}` : "0"),
       h("i", { class: isExcess ? "both" : null }),
-      h("span", {}, `${FULL_HEAT[this.colour]} bits`),
+      h("span", {}, `${FULL_HEAT[this.measure]} bits`),
     );
   }
 
-  heat(place, token) {
-    const value = this.valueOf(token) / FULL_HEAT[this.colour];
-    place.style.setProperty("--heat", Math.min(1, Math.abs(value)).toFixed(3));
-    place.classList.toggle("cool", value < 0);
-    place.classList.toggle("outside", token.true_bits === null);
+  colourToken(piece, token) {
+    const value = this.valueOf(token) / FULL_HEAT[this.measure];
+    piece.style.setProperty("--heat", Math.min(1, Math.abs(value)).toFixed(3));
+    piece.classList.toggle("cool", value < 0);
+    piece.classList.toggle("outside", token.true_bits === null);
   }
 
   valueOf(token) {
-    if (this.colour !== "excess") return token[this.colour] ?? 0;
+    if (this.measure !== "excess") return token[this.measure] ?? 0;
     return typeof token.true_bits === "number" ? token.bits - token.true_bits : 0;
   }
 }
