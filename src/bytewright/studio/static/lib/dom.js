@@ -119,7 +119,8 @@ export function choice(label, options, value, onChange) {
 
 /** Scroll a container until an element in it is visible there; the page is not scrolled. */
 export function scrollWithin(container, element) {
-  const [outer, inner] = [container, element].map((each) => each.getBoundingClientRect());
+  const outer = container.getBoundingClientRect();
+  const inner = element.getBoundingClientRect();
   if (inner.top < outer.top) container.scrollTop -= outer.top - inner.top;
   else if (inner.bottom > outer.bottom) container.scrollTop += inner.bottom - outer.bottom;
 }

@@ -78,7 +78,9 @@ class Calculator {
     this.preset = select(
       [["", "own shape"], ...Object.keys(this.choices.presets).map((name) => [name, name])],
       this.findPreset(),
-      (name) => name && this.setShape(this.choices.presets[name]),
+      (name) => {
+        if (name) this.setShape(this.choices.presets[name]);
+      },
     );
     this.wanted = slider({
       label: "Propose a shape by its parameters",

@@ -54,9 +54,13 @@ class InsideView {
     this.input = h("textarea", { rows: 3, spellcheck: "false" });
     this.input.value = this.context.params.get("text") ?? EXAMPLE;
     this.status = h("p", { class: "quiet inside-status", role: "status" }, "");
+    const submit = (event) => {
+      event.preventDefault();
+      this.compute();
+    };
     return h(
       "form",
-      { class: "card inside-form", onsubmit: (event) => (event.preventDefault(), this.compute()) },
+      { class: "card inside-form", onsubmit: submit },
       h("div", {}, this.picker.element),
       field("Text", this.input),
       h("div", { class: "row" }, h("button", { class: "primary" }, "Look inside"), this.status),
@@ -105,7 +109,8 @@ class InsideView {
     const job = new AbortController();
     this.job = job;
     this.context.signal.addEventListener("abort", () => job.abort(), { signal: job.signal });
-    const [run, text] = [this.picker.run(), this.input.value];
+    const run = this.picker.run();
+    const text = this.input.value;
     this.context.setParams({ run, text: text === EXAMPLE ? null : text });
     this.status.textContent = "Computing…";
     this.status.classList.remove("error");

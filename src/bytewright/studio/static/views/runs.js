@@ -283,6 +283,8 @@ class RunsView {
     const scrolls = [...this.details.querySelectorAll(".sample blockquote")].map((each) => each.scrollTop);
     this.details.replaceChildren(...parts);
     if (isOpen) this.details.querySelector("details")?.setAttribute("open", "");
-    [...this.details.querySelectorAll(".sample blockquote")].forEach((each, index) => (each.scrollTop = scrolls[index] ?? 0));
+    this.details.querySelectorAll(".sample blockquote").forEach((each, index) => {
+      each.scrollTop = scrolls[index] ?? 0;
+    });
   }
 }

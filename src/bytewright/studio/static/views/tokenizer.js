@@ -51,7 +51,9 @@ class TokenizerView {
   }
 
   async start() {
-    await this.update(() => this.openPanels()); // before the rest is shown, so that nothing moves
+    this.readText();
+    await this.openPanels(); // before the rest is shown, so that nothing moves
+    this.saveState();
     const options = h("label", { class: "check" }, this.showIds, "show ids");
     this.element.append(
       h("section", { class: "card" }, field("Text", this.text), h("div", { class: "row below" }, options, this.note)),
@@ -61,22 +63,36 @@ class TokenizerView {
 
   /** Open the tokenizers of the address, or else two that differ. */
   async openPanels() {
-    const { params } = this.context;
+    const first = this.context.params.get("a");
+    const second = this.context.params.get("b");
     const ids = this.tokenizers.map((each) => each.id);
-    await this.first.open(ids.includes(params.get("a")) ? [params.get("a")] : ids);
-    const isKnown = params.get("b") === "none" || ids.includes(params.get("b"));
-    await this.second.open(isKnown ? [params.get("b").replace("none", "")] : listOthers(this.tokenizers, this.first.id));
+    await this.first.open(ids.includes(first) ? [first] : ids);
+    if (second === "none") await this.second.open([""]);
+    else if (ids.includes(second)) await this.second.open([second]);
+    else await this.second.open(listOthers(this.tokenizers, this.first.id));
   }
 
   /** Split the text with both tokenizers, and save the state in the address. */
-  async update(encode = () => Promise.all([this.first.encode(), this.second.encode()])) {
+  async update() {
+    this.readText();
+    await Promise.all([this.first.encode(), this.second.encode()]);
+    this.saveState();
+  }
+
+  /** Pass the text to both panels, or its beginning if it is very long. */
+  readText() {
+    const text = this.text.value;
+    this.first.text = text.slice(0, MAX_CHARACTERS);
+    this.second.text = this.first.text;
+    this.note.textContent = text.length > MAX_CHARACTERS
+      ? `The text has ${formatInteger(text.length)} characters; the first ${formatInteger(MAX_CHARACTERS)} are split.`
+      : HINT;
+  }
+
+  /** Save the tokenizers and a short text in the address. */
+  saveState() {
     const text = this.text.value;
     const isKept = text.length <= LONGEST_PARAM && text !== EXAMPLE;
-    const sent = text.slice(0, MAX_CHARACTERS);
-    const [used, all] = [sent, text].map((each) => formatInteger(each.length));
-    this.note.textContent = used === all ? HINT : `The text has ${all} characters; the first ${used} are split.`;
-    this.first.text = this.second.text = sent;
-    await encode();
     this.context.setParams({ a: this.first.id, b: this.second.id || "none", text: isKept ? text : null });
   }
 }

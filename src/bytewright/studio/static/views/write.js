@@ -59,7 +59,7 @@ class WriteView {
     this.sums = new Sums(this.context.signal);
     this.distribution = new Distribution({
       onChoose: (index, candidate) => this.branchAt(index, candidate),
-      onFocus: () => (this.story.follows = false), // a new token would replace the focused candidate
+      onFocus: () => this.story.stopFollowing(), // a new token would replace the focused candidate
       onEscape: () => this.story.tokens.focus(),
     });
     this.story = new Story({

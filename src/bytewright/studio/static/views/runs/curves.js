@@ -22,9 +22,9 @@ export class Curves {
     this.colourOf = colourOf;
     const drawn = this.runs.map((run) => ({ run, series: this.makeSeries(run) }));
     const converged = drawn.filter(({ run }) => run.state !== "diverged"); // a diverged run can leave the chart
-    const [all, scaled] = [drawn, converged].map((list) => list.flatMap(({ series }) => series));
-    this.series = all;
-    this.scaled = scaled.length ? scaled : all; // the series that the vertical axis must show
+    const scaled = converged.length ? converged : drawn;
+    this.series = drawn.flatMap(({ series }) => series);
+    this.scaled = scaled.flatMap(({ series }) => series); // what the vertical axis must show
     this.floor = this.findFloor();
   }
 

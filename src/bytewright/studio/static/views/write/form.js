@@ -59,9 +59,13 @@ export class WriteForm {
 
   build() {
     const { write, score } = this.actions;
+    const submit = (event) => {
+      event.preventDefault();
+      write();
+    };
     return h(
       "form",
-      { class: "card write-form", onsubmit: (event) => (event.preventDefault(), write()) },
+      { class: "card write-form", onsubmit: submit },
       this.picker.element,
       field("Beginning of the text", this.prompt),
       this.temperature,

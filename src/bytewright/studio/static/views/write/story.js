@@ -85,6 +85,11 @@ export class Story {
     this.onSelect();
   }
 
+  /** Keep the selection where it is when tokens are appended. */
+  stopFollowing() {
+    this.follows = false;
+  }
+
   drawToken(token, index) {
     const piece = h(
       "span",
