@@ -148,7 +148,10 @@ function askForKey() {
   return asking;
 }
 
-/** Replace the content of an element by an error, with a button to try again if `retry` is given. */
+/**
+ * Replace the content of an element by an error, with a button to try again if `retry` is given. The error of an
+ * aborted request is not shown.
+ */
 export function showError(element, error, { retry = null } = {}) {
   if (isAbort(error)) return;
   const message = error?.message || String(error);

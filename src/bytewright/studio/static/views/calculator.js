@@ -1,5 +1,5 @@
 /** The view Calculator: sliders for a model and its training; the server predicts the costs. */
-import { getJson, isAbort, postJson, showError } from "../lib/api.js";
+import { getJson, postJson, showError } from "../lib/api.js";
 import { choice, debounce, field, h, select, slider } from "../lib/dom.js";
 import { formatCount, formatInteger, isNumber } from "../lib/format.js";
 import { Costs } from "./calculator/costs.js";
@@ -27,7 +27,7 @@ class Calculator {
     this.shape = { ...choices.presets["gpt2-small"] };
     this.setup = { batch_size: 32, accumulate: 1, optimizer: "adamw", precision: "bf16", device: "h100", num_tokens: 0 };
     this.readParams();
-    this.predict = debounce(() => this.fetch(), 60, context.signal);
+    this.predict = debounce(() => this.fetchCosts(), 60, context.signal);
     this.build(element);
   }
 
@@ -161,7 +161,7 @@ class Calculator {
 
   makeTrainingSliders(set) {
     const { setup } = this;
-    this.parts = slider({
+    this.accumulate = slider({
       label: "Accumulation steps",
       values: withValue(BATCHES.slice(0, 9), setup.accumulate),
       value: setup.accumulate,
@@ -176,7 +176,7 @@ class Calculator {
         format: formatInteger,
         onInput: (value) => this.setBatch(value, setup.accumulate),
       }),
-      this.parts,
+      this.accumulate,
       slider({
         label: "Tokens of the run",
         values: withValue([0, ...TOKENS], setup.num_tokens),
@@ -188,7 +188,7 @@ class Calculator {
   }
 
   start() {
-    return this.fetch();
+    return this.fetchCosts();
   }
 
   findPreset() {
@@ -215,11 +215,11 @@ class Calculator {
     this.save();
   }
 
-  /** Set the batch and the number of its parts, which is at most the number of sequences. */
-  setBatch(batchSize, numParts) {
+  /** Set the batch and the accumulation steps, which are at most the number of sequences. */
+  setBatch(batchSize, accumulate) {
     this.setup.batch_size = batchSize;
-    this.setup.accumulate = Math.min(numParts, batchSize);
-    this.parts.set(this.setup.accumulate);
+    this.setup.accumulate = Math.min(accumulate, batchSize);
+    this.accumulate.set(this.setup.accumulate);
     this.save();
   }
 
@@ -265,13 +265,13 @@ class Calculator {
     return AbortSignal.any([this.request.signal, this.context.signal]);
   }
 
-  async fetch() {
+  async fetchCosts() {
     const signal = this.newSignal();
     try {
       this.draw(await postJson("/api/calculator/predict", { model: this.shape, ...this.setup }, { signal }));
       this.problem.replaceChildren();
     } catch (error) {
-      if (!isAbort(error)) showError(this.problem, error);
+      showError(this.problem, error);
     }
   }
 

@@ -146,7 +146,7 @@ export class Panel {
         this.merges.set(token.id, described);
       }
     } catch (error) {
-      if (!isAbort(error)) showError(this.detail, error);
+      showError(this.detail, error);
       return;
     }
     const found = this.merges.get(token.id);

@@ -6,7 +6,10 @@ import { h } from "../../lib/dom.js";
 import { formatBits, formatProbability, tokenLabel } from "../../lib/format.js";
 
 export class Distribution {
-  /** `onChoose(index, candidate)` is called when a candidate is pressed, `onFocus()` when one gets the focus. */
+  /**
+   * `onChoose(index, candidate)` is called when a candidate is pressed, `onFocus()` when one gets the focus, and
+   * `onEscape()` when Escape is pressed in one.
+   */
   constructor({ onChoose, onFocus, onEscape }) {
     this.onChoose = onChoose;
     this.onEscape = onEscape;
@@ -93,7 +96,7 @@ function drawCandidates(token, distribution, onChoose) {
     "span",
     { class: className },
     h("span", { class: "of-model" }, model),
-    hasTruth ? h("span", { class: "of-truth" }, truth) : null,
+    truth === null ? null : h("span", { class: "of-truth" }, truth),
     drawn,
   );
   const title = "The probability under the temperature and filters";
@@ -101,7 +104,7 @@ function drawCandidates(token, distribution, onChoose) {
     "div",
     { class: "candidate-head quiet" },
     h("span", {}, "token"),
-    columns("", "model", "grammar", h("span", { class: "drawn", title }, "drawn")),
+    columns("", "model", hasTruth ? "grammar" : null, h("span", { class: "drawn", title }, "drawn")),
   );
   const buttons = distribution.candidates.map((each) => h(
     "button",
@@ -117,7 +120,7 @@ function drawCandidates(token, distribution, onChoose) {
     columns(
       "numbers",
       formatProbability(each.p),
-      formatProbability(each.true),
+      hasTruth ? formatProbability(each.true) : null,
       h("span", { class: "drawn quiet" }, formatProbability(each.drawn)),
     ),
   ));
