@@ -316,6 +316,32 @@ def test_a_run_without_records_does_not_hide_the_floor_of_another(driver: Any, t
     assert page.messages() == []
 
 
+def test_settings_that_cannot_be_fetched_are_reported_until_a_retry_succeeds(
+    page: Page, studio: OpenStudio
+) -> None:
+    page.open("calculator")
+    page.until(lambda: page.figure("Parameters"))
+    page.script(
+        f"""
+        const send = window.fetch;
+        window.isFailing = true;
+        window.fetch = (path, options) => {{
+          if (!window.isFailing || !path.endsWith("/settings")) return send(path, options);
+          return Promise.resolve(new Response("", {{ status: 503 }}));
+        }};
+        location.hash = "#/runs?ids={studio.run_ids()["sweep/first"]}";
+        """
+    )
+    page.until(lambda: "settings of sweep/first" in page.text(".content .problem"))
+    page.click(".content .problem button")
+    page.until(lambda: "settings of sweep/first" in page.text(".content .problem"))
+    assert not page.all(".details summary")
+    page.script("window.isFailing = false")
+    page.click(".content .problem button")
+    page.until(lambda: page.text(".details summary").startswith("Settings"))
+    assert not page.all(".problem")
+
+
 def test_a_report_opens_from_a_run(page: Page, studio: OpenStudio) -> None:
     page.open(f"runs?ids={studio.run_ids()['sweep/first']}")
     page.until(lambda: page.all(".details a"))

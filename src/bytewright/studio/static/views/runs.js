@@ -1,5 +1,5 @@
 /** The view Runs: all runs of the folder, live curves with the entropy floor, comparison, samples, reports. */
-import { getJson, isAbort, streamEvents } from "../lib/api.js";
+import { getJson, isAbort, showError, streamEvents } from "../lib/api.js";
 import { lineChart } from "../lib/chart.js";
 import { choice, debounce, h, select } from "../lib/dom.js";
 import { formatQuantity, isNumber } from "../lib/format.js";
@@ -23,6 +23,7 @@ class RunsView {
     this.data = new Map(); // id → {columns, rows}
     this.samples = new Map();
     this.settings = new Map();
+    this.failures = new Map(); // id → why its settings could not be fetched
     this.items = new Map(); // id → {key, item} of the list
     this.selected = [];
     this.hasUserSelected = false; // until then, the view selects runs itself
@@ -51,6 +52,7 @@ class RunsView {
     this.list = h("ul", { class: "runs" });
     this.chartElement = h("figure", {});
     this.chart = lineChart(this.chartElement, { height: 360, signal });
+    this.settingsProblem = h("div", { hidden: true });
     this.details = h("div", { class: "details" });
     const controls = this.buildControls();
     const list = h("div", { class: "row" }, this.filter, this.sort);
@@ -61,7 +63,7 @@ class RunsView {
         "div",
         { class: "sides" },
         h("section", { class: "card side", "aria-label": "List of runs" }, list, this.list),
-        h("div", { class: "content" }, curves, this.details),
+        h("div", { class: "content" }, curves, this.settingsProblem, this.details),
       ),
     ];
   }
@@ -134,6 +136,7 @@ class RunsView {
     this.follow();
     this.drawChart();
     this.drawDetails();
+    this.drawSettingsProblem();
   }
 
   /** Return the colour of a selected run. */
@@ -157,6 +160,7 @@ class RunsView {
       reconnect: true,
       onState: (state) => {
         this.lost.textContent = state === "lost" ? "The connection to the server is lost; trying again." : "";
+        if (state === "open") this.retrySettings();
       },
       onEvent: (name, data) => this.receive(name, data),
     }).catch((error) => {
@@ -165,13 +169,31 @@ class RunsView {
   }
 
   async fetchSettings(id) {
+    this.failures.delete(id);
     try {
       const { settings } = await getJson(`/api/runs/${id}/settings`, { signal: this.context.signal });
       this.settings.set(id, settings);
       this.drawDetails();
     } catch (error) {
-      if (!isAbort(error)) this.settings.set(id, {});
+      if (isAbort(error)) return;
+      this.failures.set(id, error);
     }
+    this.drawSettingsProblem();
+  }
+
+  /** Fetch the settings of the selected runs again that could not be fetched. */
+  retrySettings() {
+    for (const id of this.selected) if (this.failures.has(id)) this.fetchSettings(id);
+  }
+
+  /** Show why settings are missing. This is not one of the details, which are drawn again at each event. */
+  drawSettingsProblem() {
+    const id = this.selected.find((each) => this.failures.has(each));
+    this.settingsProblem.hidden = id === undefined;
+    this.settingsProblem.replaceChildren();
+    if (id === undefined) return;
+    const message = `The settings of ${this.runs.get(id).name} are missing. ${this.failures.get(id).message}`;
+    showError(this.settingsProblem, new Error(message), { retry: () => this.retrySettings() });
   }
 
   receive(name, data) {
