@@ -162,6 +162,31 @@ def test_write_can_be_used_with_the_keyboard(page: Page, studio: OpenStudio) -> 
     assert page.script("return document.activeElement === document.querySelector('.branch')")
 
 
+@pytest.mark.parametrize("width", [390, 1400])
+def test_tab_moves_through_write_from_top_to_bottom(page: Page, studio: OpenStudio, width: int) -> None:
+    open_write(page, studio, width=width)
+    page.click(".write-buttons button", 3)  # score only
+    page.until(lambda: page.all(".next-piece"))
+    cards = page.script(
+        """
+        scrollTo(0, 0);
+        document.querySelector(".write-form select").focus();
+        return [...document.querySelectorAll(".write-grid .card")].map((card) => {
+          const box = card.getBoundingClientRect();
+          return [Math.round(box.top), Math.round(box.left)];
+        });
+        """
+    )
+    visited: list[int] = []
+    find = "return [...document.querySelectorAll('.card')].indexOf(document.activeElement.closest('.card'))"
+    while (card := page.script(find)) >= 0:
+        if visited[-1:] != [card]:
+            visited.append(card)
+        page.press(Keys.TAB)
+    assert len(visited) == len(cards) == 5
+    assert visited == sorted(visited, key=lambda index: cards[index])
+
+
 def test_a_candidate_in_focus_stays_while_a_text_is_written(page: Page, studio: OpenStudio) -> None:
     open_write(page, studio)
     page.click(".write-form .primary")

@@ -74,7 +74,7 @@ class WriteView {
     this.status = h("p", { class: "quiet write-status", role: "status" });
     this.text = h(
       "section",
-      { class: "card" },
+      { class: "card write-text" },
       h("div", { class: "row" }, h("h2", {}, "Text"), h("span", { class: "end" }, this.story.colours)),
       this.story.tokens,
       h("div", { class: "row" }, this.status, h("span", { class: "end" }, this.story.scale)),
@@ -84,9 +84,15 @@ class WriteView {
     return h(
       "div",
       { class: "write-grid" },
-      h("div", { class: "write-left" }, this.form.element, this.branches.element),
-      h("div", { class: "write-text" }, this.text, h("section", { class: "card" }, this.sums.chartBox)),
-      this.distribution.element,
+      this.form.element,
+      h(
+        "div",
+        { class: "write-result" },
+        this.text,
+        this.distribution.element,
+        h("section", { class: "card" }, this.sums.chartBox),
+      ),
+      this.branches.element,
     );
   }
 
