@@ -553,7 +553,10 @@ def test_a_lost_server_is_reported(driver: Any, folder: Path) -> None:
     with open_studio(folder) as studio:
         page = Page(driver, studio.url)
         page.open("runs")
-        page.until(lambda: page.all(".runs li"))
+        # The page then loads the modules of the other views, which a lost server could not send.
+        loaded = "return performance.getEntriesByType('resource').map((each) => each.name).join()"
+        page.until(lambda: "tokenizer/panel.js" in page.script(loaded))
+        assert page.all(".runs li")
     page.until(lambda: "lost" in page.text(".view > header"))
     page.press("2")  # a view that was not open before
     page.until(lambda: "does not answer" in page.text(".notice"))
