@@ -59,6 +59,14 @@ def test_logprobs_have_the_offsets_of_their_tokens() -> None:
     assert first["top_logprobs"][1] == {"h": -0.5, "bytes:\\xa9": -1.0}
 
 
+def test_a_token_after_an_incomplete_character_begins_after_its_replacement() -> None:
+    choice = ChoiceText(BYTES, has_logprobs=True)
+    assert choice.feed([0xE2, 118, 0xC3, 0xE2, 120], [SCORE] * 5) == "\ufffdv\ufffd\ufffdx"
+    logprobs = choice.take_logprobs(is_last=True)
+    assert logprobs is not None
+    assert logprobs["text_offset"] == [0, 1, 2, 3, 4]
+
+
 def test_without_logprobs_there_are_none() -> None:
     choice = ChoiceText(BYTES)
     choice.feed([104])

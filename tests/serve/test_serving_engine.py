@@ -16,8 +16,8 @@ from bytewright.generate import Generator, SamplingConfig
 from bytewright.generate.decoder import Decoder, KeyValueCache
 from bytewright.generate.interpret import token_losses
 from bytewright.generate.slots import SlotBatch
-from bytewright.serve.job_queue import MAX_RETRY_SECONDS, JobQueue
-from bytewright.serve.jobs import EngineClosedError, Job, QueueFullError, Update
+from bytewright.serve.job_queue import FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS, RETRY_SHARE, JobQueue
+from bytewright.serve.jobs import NOT_FINITE, EngineClosedError, Job, QueueFullError, Update
 from jobs import CONFIG, RunningEngine, make_model, random_job, running_engine
 from rejection import rejects
 
@@ -115,6 +115,17 @@ def test_a_poisoned_prompt_without_new_tokens_fails_and_leaves_nothing_in_its_sl
             assert running.run([Job([5], GREEDY)]) == [expected]
 
 
+def test_scores_that_are_not_finite_end_a_job_with_an_error() -> None:
+    """A model may have more ids than its tokenizer: they are never chosen, but count for scores."""
+    model = make_model(torch.float32)
+    with torch.no_grad():
+        model.output_weight[90:] = torch.nan
+    with running_engine(model, num_ids=90) as running:
+        scored, plain = running.run([Job([5], GREEDY, num_top=1), Job([5], GREEDY)])
+    assert (scored.ids, scored.last) == ([], Update(error=NOT_FINITE))
+    assert len(plain.ids) == GREEDY.max_new_tokens
+
+
 def test_a_shape_that_changes_few_results_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     """Some operations round the last elements of a batch differently, which changes only some values."""
     step, num_steps = Decoder.step, 0
@@ -203,11 +214,23 @@ def test_an_error_states_the_room_that_a_request_needs_and_the_room_there_is() -
         " for 3 texts and 1,000 tokens; try again in 11 seconds"
     )
     queue.add(jobs[:2])
-    error = queue.full_error(jobs[2:], 0, 0.0)
+    error = queue.full_error(jobs[2:], 0, 1e-3)
     assert "4 texts with up to 432 tokens must wait" in str(error)
     assert "there is room for 1 text and 784 tokens" in str(error)
     assert error.retry_seconds == MAX_RETRY_SECONDS
     assert queue.full_error(jobs[2:], 0, 1e9).retry_seconds == 1
+    assert queue.full_error(jobs[2:], 0, 0.0).retry_seconds == FIRST_RETRY_SECONDS  # the speed is unknown
+
+
+def test_the_time_to_try_again_counts_tokens_of_prompts() -> None:
+    """Requests for scores of prompts have no new tokens."""
+    engine = RunningEngine(make_model(), num_slots=1, max_waiting=1).engine
+    engine._stats.num_prompt_tokens, engine._stats.busy_seconds = 1000, 100.0
+    jobs = [Job([5] * 100, SamplingConfig(max_new_tokens=0), num_top=0) for _ in range(3)]
+    engine.submit(jobs[:2])
+    with pytest.raises(QueueFullError) as caught:
+        engine.submit(jobs[2:])
+    assert caught.value.retry_seconds == round(RETRY_SHARE * 200 / 10)
 
 
 @pytest.mark.parametrize("num_free", range(7))

@@ -207,16 +207,19 @@ class _Answer:
         """Send the text of all choices as it is written."""
         has_started = False
         while self.open_jobs:
+            batch = [await self._next()]
+            while not self.updates.empty():  # a slow client gets several tokens at once
+                batch.append(await self._next())
+            events = b""
             try:
-                batch = [await self._next()]
-                while not self.updates.empty():  # a slow client gets several tokens at once
-                    batch.append(await self._next())
+                for arrival in batch:
+                    if arrival.job in self.open_jobs:
+                        events += self._write_event(arrival)
             except EngineError as error:
                 if not has_started:
                     raise
-                await _send_body(send, event(error_body(str(error), 500)), more=False)
+                await _send_body(send, events + event(error_body(str(error), 500)), more=False)
                 return
-            events = b"".join(self._write_event(each) for each in batch if each.job in self.open_jobs)
             if events:
                 if not has_started:
                     await _send_start(send, "text/event-stream")
@@ -226,16 +229,16 @@ class _Answer:
         self.metrics.duration.add(self.service.clock() - self.started)
 
     async def _next(self) -> Arrival:
-        """Return the next update; raise if the client has disconnected or a job failed."""
+        """Return the next update, also of an ended choice; raise if the client has disconnected."""
         arrival = await self.updates.get()
         if arrival is None:
             raise ClientDisconnect
-        if arrival.update.error is not None:
-            raise EngineError(arrival.update.error)
         return arrival
 
     def _feed(self, arrival: Arrival) -> str:
-        """Return the text that an update adds to its choice; at its end, cancel the job."""
+        """Return the text that an update adds, and cancel the job at its end; raise if the job failed."""
+        if arrival.update.error is not None:
+            raise EngineError(arrival.update.error)
         choice = self.choices[arrival.job]
         self._record_times(choice, arrival)
         text = choice.feed(arrival.update)

@@ -148,7 +148,8 @@ class Engine:
             if not self._waiting.has_room(jobs, num_free):
                 # At most `num_slots` jobs have room when all slots are free, so their client may try again.
                 self._waiting.check_can_wait(jobs, self.batch.num_slots)
-                rate = self._stats.num_new_tokens / max(self._stats.busy_seconds, 1e-3)
+                num_done = self._stats.num_prompt_tokens + self._stats.num_new_tokens
+                rate = num_done / max(self._stats.busy_seconds, 1e-3)
                 raise self._waiting.full_error(jobs, num_free, rate)
             self._waiting.add(jobs)
             self._changed.notify_all()
@@ -329,7 +330,11 @@ class Engine:
             if running.job.num_top is not None and update.ids:
                 # A scored job takes one step per round, so these logits are those of the only id.
                 logits = launched.round.logits[row : row + 1]
-                update = update._replace(scores=self._score(logits, update.ids, running.job.num_top))
+                scores = self._score(logits, update.ids, running.job.num_top)
+                # The token can be valid nevertheless: a model may have more ids than its tokenizer, and their
+                # logits count only for scores.
+                is_finite = all(score.is_finite for score in scores)
+                update = update._replace(scores=scores) if is_finite else Update(error=NOT_FINITE)
             if update.is_last:
                 self._end(running, update)
             else:

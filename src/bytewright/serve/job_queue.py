@@ -18,6 +18,8 @@ RETRY_SHARE = 0.25
 done: the queue then has room for some clients, and is not yet empty."""
 MAX_RETRY_SECONDS = 60
 """The longest time after which a rejected client should try again."""
+FIRST_RETRY_SECONDS = 2
+"""The same time before the engine has completed a step, so that its speed is not known."""
 
 
 class JobQueue:
@@ -85,11 +87,16 @@ class JobQueue:
             raise UsageError(message, key="max_tokens", expected=self.max_tokens, found=num_tokens)
 
     def full_error(self, jobs: Sequence[Job], num_free: int, tokens_per_second: float) -> QueueFullError:
-        """Return the error for jobs without room; `tokens_per_second` is the speed of the engine."""
+        """Return the error for jobs without room.
+
+        `tokens_per_second` is the speed of the engine, with the tokens of prompts; 0 if it is not known.
+        """
         (num_jobs, num_tokens), (job_room, token_room) = self._demand(jobs, num_free), self._room(num_free)
         num_waiting = self.max_tokens - token_room
-        seconds = round(RETRY_SHARE * (num_waiting + num_tokens) / max(tokens_per_second, 1.0))
-        seconds = max(1, min(MAX_RETRY_SECONDS, seconds))
+        seconds = FIRST_RETRY_SECONDS
+        if tokens_per_second:
+            seconds = round(RETRY_SHARE * (num_waiting + num_tokens) / tokens_per_second)
+            seconds = max(1, min(MAX_RETRY_SECONDS, seconds))
         message = (
             f"the queue has no room for this request: {format_number(num_jobs, 'text')} with up to"
             f" {format_number(num_tokens, 'token')} must wait, and there is room for"

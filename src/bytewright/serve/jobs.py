@@ -46,6 +46,11 @@ class TokenScore:
     logprob: float
     top: tuple[tuple[int, float], ...]
 
+    @property
+    def is_finite(self) -> bool:
+        """Whether all log-probabilities are finite."""
+        return all(map(math.isfinite, (self.logprob, *(logprob for _, logprob in self.top))))
+
 
 class Update(NamedTuple):
     """What happened to a job in one round: new ids, the scores of its prompt, or its end."""
@@ -128,7 +133,7 @@ class RunningJob:
 
     def has_finite_scores(self) -> bool:
         """Return whether the scores of the prompt are finite."""
-        return all(math.isfinite(score.logprob) for score in self.prompt_scores)
+        return all(score.is_finite for score in self.prompt_scores)
 
     def accept(self, chosen: list[int]) -> Update:
         """Return the update for newly chosen ids: those that belong to the text, and its end if it ends."""

@@ -68,7 +68,7 @@ class ChoiceText:
             decoder = self._tokenizer.stream_decoder()
             num_decoded = 0
             for id, score in zip(ids, [None, *scores], strict=True):
-                self._record(id, score, num_decoded)
+                self._record(id, score, num_decoded + decoder.breaks_character(id))
                 num_decoded += len(decoder.feed(id))
         self._num_decoded = self._num_final = len(text)
         return text
@@ -81,7 +81,8 @@ class ChoiceText:
                 break
             self.num_tokens += 1
             if self._has_logprobs:
-                self._record(id, scores[place], self._num_decoded)
+                offset = self._num_decoded + self._decoder.breaks_character(id)
+                self._record(id, scores[place], offset)
             piece = self._decoder.feed(id)
             self._num_decoded += len(piece)
             pieces.append(self._release(piece))

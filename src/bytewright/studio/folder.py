@@ -1,8 +1,8 @@
 """Find the runs, tokenizers and reports below a folder, each with an id for requests.
 
 An id is a hash of the path below the folder, so it is the same after a restart. Requests contain only ids: an
-id that no scan has found is rejected. Symbolic links are not followed. A scan is bounded in depth and in the
-number of folders, and folders that cannot be read are skipped.
+id that no scan has found is rejected. A scan does not follow symbolic links, is bounded in depth and in the
+number of folders, and skips folders that cannot be read.
 """
 
 from __future__ import annotations

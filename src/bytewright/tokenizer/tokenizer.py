@@ -346,6 +346,11 @@ class StreamDecoder:
             raise TokenizerError(f"token id {shorten(id)} is outside the vocabulary", found=id)
         return self._decoder.decode(self._tokens[id])
 
+    def breaks_character(self, id: int) -> bool:
+        """Return whether a character is incomplete, and this id does not continue it: U+FFFD replaces it."""
+        has_incomplete = bool(self._decoder.getstate()[0])
+        return has_incomplete and not 0x80 <= self._tokens[id][0] < 0xC0
+
     def finish(self) -> str:
         """Return U+FFFD if the ids ended inside a character, else an empty text."""
         return self._decoder.decode(b"", final=True)
