@@ -33,8 +33,7 @@ from run_pool import Result, RunPool, Task, median_speed, read_earlier, select_n
 
 from bytewright.corpus import END_OF_TEXT
 from bytewright.corpus.storybook import write_stories
-from bytewright.experiments.evaluation.story_eval import DocumentTokens
-from bytewright.experiments.evaluation.token_eval import evaluate_tokens
+from bytewright.experiments.evaluation.document_eval import DocumentTokens, evaluate_tokens
 from bytewright.laws.inference import compare_means
 from bytewright.system import usable_cores
 from bytewright.tokenizer import Tokenizer
@@ -233,8 +232,7 @@ class StoryMeasure:
             for split in ("validation", "test"):
                 text = DocumentTokens.read(self.folder / f"{split}.txt", tokenizer)
                 bits = evaluate_tokens(model, text.documents, text.end, batch_size=64)
-                num_bytes = sum(int(text.token_bytes[story].sum()) for story in text.documents)
-                found[f"{split}_bits_per_byte"] = float(sum(each.sum() for each in bits)) / num_bytes
+                found[f"{split}_bits_per_byte"] = text.summarise(bits).bits_per_byte
         finally:
             model.compute_dtype = compute_dtype
             torch.backends.cuda.matmul.allow_tf32 = False

@@ -18,8 +18,7 @@ import torch
 from bytewright.corpus.storybook import read_stories
 from bytewright.corpus.worldbook import Worldbook
 from bytewright.corpus.worldbook.files import read_world_manifest
-from bytewright.experiments.evaluation.story_eval import DocumentTokens
-from bytewright.experiments.evaluation.token_eval import evaluate_tokens
+from bytewright.experiments.evaluation.document_eval import DocumentTokens, evaluate_tokens
 from bytewright.experiments.evaluation.world_eval import TEXT, decade, find_owners
 from bytewright.tokenizer import Tokenizer
 

@@ -34,7 +34,7 @@ ORDER = {
         records recognition loss_metric evaluation corpora groups results inputs axis_values sweep_file
         listing sweep plan execute
     """),
-    "bytewright.experiments.evaluation": _names("stories token_eval world_eval story_eval"),
+    "bytewright.experiments.evaluation": _names("stories world_eval document_eval"),
     "bytewright.account": _names("""
         devices parameters shapes tracing flops generation textbook optimizers memory ranks
         time predict summary

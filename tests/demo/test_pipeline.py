@@ -18,7 +18,7 @@ from bytewright.demo import Plan, pipeline
 from bytewright.demo.pipeline import NUM_STAGES
 from bytewright.errors import StorageError, UsageError
 from bytewright.experiments import corpora
-from bytewright.experiments.evaluation.story_eval import DocumentTokens, evaluate_text
+from bytewright.experiments.evaluation.document_eval import DocumentTokens, evaluate_text
 from bytewright.experiments.records import read_run
 from bytewright.model import TransformerLM
 from bytewright.train.config import DataConfig

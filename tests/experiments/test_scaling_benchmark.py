@@ -14,8 +14,7 @@ import torch
 from bytewright.account import count_flops
 from bytewright.corpus.worldbook.files import write_worldbook
 from bytewright.corpus.worldbook.world import World
-from bytewright.experiments.evaluation.story_eval import DocumentTokens
-from bytewright.experiments.evaluation.token_eval import evaluate_tokens
+from bytewright.experiments.evaluation.document_eval import DocumentTokens, evaluate_tokens
 from bytewright.experiments.evaluation.world_eval import account_excess, find_derivations
 from bytewright.experiments.sweep import read_sweep
 from bytewright.model import ModelConfig, TransformerLM

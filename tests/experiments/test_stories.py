@@ -12,8 +12,8 @@ from rich.console import Console
 
 from bytewright.errors import UsageError
 from bytewright.experiments.evaluation import stories as writing
+from bytewright.experiments.evaluation.document_eval import evaluate_text
 from bytewright.experiments.evaluation.stories import SamplingPlan, generate_stories
-from bytewright.experiments.evaluation.story_eval import evaluate_text
 from bytewright.storage import atomic
 from bytewright.tokenizer import Tokenizer
 from bytewright.train import Run, train

@@ -12,12 +12,9 @@ import torch
 
 from bytewright.corpus import SEPARATOR
 from bytewright.corpus.worldbook import World, Worldbook
-from bytewright.corpus.worldbook.check import check_document
 from bytewright.corpus.worldbook.files import write_worldbook
 from bytewright.data.sampler import Tokens
-from bytewright.errors import UsageError
-from bytewright.experiments.evaluation.story_eval import evaluate_stories, evaluate_text
-from bytewright.experiments.evaluation.token_eval import evaluate_tokens
+from bytewright.experiments.evaluation.document_eval import evaluate_text, evaluate_tokens
 from bytewright.experiments.evaluation.world_eval import account_excess
 from bytewright.generate.windows import plan_windows
 from bytewright.model import ModelConfig, TransformerLM
@@ -42,14 +39,6 @@ def make_model(context_length: int) -> TransformerLM:
 def make_documents(lengths: list[int]) -> list[Tokens]:
     chance = np.random.default_rng(1)
     return [chance.integers(1, VOCAB, length).astype(np.uint16) for length in lengths]
-
-
-def test_the_bits_of_tokens_add_up_to_those_of_whole_stories() -> None:
-    model, documents = make_model(16), make_documents([5, 1, 15, 7])
-    bits = evaluate_tokens(model, documents, END, batch_size=3)
-    whole = evaluate_stories(model, documents, END, np.ones(VOCAB, dtype=np.int64))
-    assert [each.sum() for each in bits] == pytest.approx(whole.bits, rel=1e-5)
-    assert [len(each) for each in bits] == [6, 2, 16, 8]
 
 
 @pytest.mark.parametrize("batch_size", [1, 4])
@@ -132,21 +121,22 @@ def test_every_table_of_a_run_adds_up_to_the_total(told: Path) -> None:
 
 
 def test_without_the_manifest_the_facts_of_another_world_have_no_floor(told: Path, tmp_path: Path) -> None:
-    text = (told / "world.txt").read_text()
-    (tmp_path / "world.txt").write_text(text)
-    with pytest.raises(UsageError, match="context") as caught:  # these documents are longer than the context
-        evaluate_text(told / "run", tmp_path / "world.txt")
-    assert "world.txt.json" in str(caught.value), "the cause that a user can remove"
-    documents = (each.text for each in Worldbook(WORLD).documents("test"))
-    short = next(
-        each for each in documents if len(each) < 130 and not check_document(BOOK, each).is_consistent
-    )
-    (tmp_path / "short.txt").write_text(short + SEPARATOR)
-    measured = evaluate_text(told / "run", tmp_path / "short.txt")
+    (tmp_path / "world.txt").write_text((told / "world.txt").read_text())
+    measured = evaluate_text(told / "run", tmp_path / "world.txt")
     assert measured.floor is None
-    assert measured.mismatch.startswith("document 1 ")
+    assert "states wrong facts" in measured.mismatch
+    assert "world.txt.json" in measured.mismatch, "the cause that a user can remove"
     manifest_path_of(tmp_path / "world.txt").write_bytes(manifest_path_of(told / "world.txt").read_bytes())
     assert evaluate_text(told / "run", tmp_path / "world.txt").floor is not None
+
+
+def test_the_last_line_end_of_a_file_may_be_missing(told: Path, tmp_path: Path) -> None:
+    text = "".join(BOOK.document("test", 1, index).text + SEPARATOR for index in range(3))
+    (tmp_path / "whole.txt").write_text(text)
+    (tmp_path / "cut.txt").write_text(text.removesuffix("\n"))
+    whole, cut = (evaluate_text(told / "run", tmp_path / f"{name}.txt") for name in ("whole", "cut"))
+    assert cut.floor == whole.floor is not None
+    assert cut.evaluation.bits_per_byte == whole.evaluation.bits_per_byte
 
 
 def test_the_command_prints_the_excess(run: RunCommand, told: Path) -> None:

@@ -18,7 +18,7 @@ import pytest
 
 from bytewright.corpus import END_OF_TEXT
 from bytewright.errors import UsageError
-from bytewright.experiments.evaluation.story_eval import evaluate_text
+from bytewright.experiments.evaluation.document_eval import evaluate_text
 from bytewright.generate import SamplingConfig, generate
 from bytewright.interop.endings import TASKS, read_questions, score_questions, write_tasks
 from bytewright.train.run import Run

@@ -30,8 +30,8 @@ from bytewright.demo.page import DemoResults, write_demo_page
 from bytewright.demo.plan import Plan
 from bytewright.errors import BytewrightError, UsageError, escape_controls
 from bytewright.experiments.corpora import prepare_corpus, text_files
+from bytewright.experiments.evaluation.document_eval import DocumentTokens, evaluate_text
 from bytewright.experiments.evaluation.stories import generate_stories
-from bytewright.experiments.evaluation.story_eval import DocumentTokens, evaluate_text
 from bytewright.experiments.records import read_floor
 from bytewright.formatting import PhaseProgress, format_seconds
 from bytewright.model import TransformerLM

@@ -35,8 +35,8 @@ from bytewright.errors import (
     is_out_of_memory,
 )
 from bytewright.experiments import corpora
+from bytewright.experiments.evaluation.document_eval import evaluate_documents
 from bytewright.experiments.evaluation.stories import generate_stories, score_stories
-from bytewright.experiments.evaluation.story_eval import evaluate_documents
 from bytewright.experiments.loss_metric import choose_metric
 from bytewright.experiments.plan import (
     SAMPLER_KEY,

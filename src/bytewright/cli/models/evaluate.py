@@ -65,7 +65,7 @@ class Evaluate:
         if [self.file, self.stories, self.endings].count(None) < 2:
             raise UsageError("give only one of a token file, --stories and --endings")
         if self.stories is not None:
-            self._evaluate_stories(self.stories)
+            self._evaluate_documents(self.stories)
             return
         if self.endings is not None:
             self._answer_questions(self.endings)
@@ -101,8 +101,8 @@ class Evaluate:
         if recorded and f"{recorded.validation_loss:.4f}" != f"{evaluation.loss:.4f}":
             console.print_line(describe_recorded(recorded))
 
-    def _evaluate_stories(self, text: Path) -> None:
-        from bytewright.experiments.evaluation.story_eval import evaluate_text
+    def _evaluate_documents(self, text: Path) -> None:
+        from bytewright.experiments.evaluation.document_eval import evaluate_text
         from bytewright.train.metrics import finite
         from bytewright.train.run_model import open_model
 
@@ -113,6 +113,14 @@ class Evaluate:
         if measured.mismatch:
             console.print_remark(f"{text} is compared with no entropy: {measured.mismatch}.")
         checkpoint = open_model(self.path, which=self.which).checkpoint
+        num_documents = len(measured.evaluation.bits)
+        if measured.num_long:
+            console.print_remark(
+                f"{measured.num_long:,} of {num_documents:,} documents"
+                f" {'is' if measured.num_long == 1 else 'are'} longer than the context of"
+                f" {measured.context_length:,} tokens. Their last tokens are predicted from a part of"
+                " the document only."
+            )
         gap, error = measured.gap or (None, None)
         figures: dict[str, object] = {
             "checkpoint": str(checkpoint),
@@ -122,7 +130,8 @@ class Evaluate:
             "above_floor": gap,
             "standard_error": error,
             "loss": measured.evaluation.loss,
-            "num_stories": len(measured.evaluation.bits),
+            "num_stories": num_documents,
+            "num_longer_than_context": measured.num_long,
         }
         if measured.excess is not None:
             figures["excess"] = {
@@ -136,13 +145,12 @@ class Evaluate:
         rows["bits per byte, whole stories"] = f"{measured.evaluation.bits_per_byte:.4f}"
         if gap is not None:
             rows["entropy of these stories"] = f"{measured.floor:.4f}"
-            several = len(measured.evaluation.bits) > 1
-            rows["above it"] = f"{gap:.4f} ± {error:.4f}" if several else f"{gap:.4f}"
+            rows["above it"] = f"{gap:.4f} ± {error:.4f}" if num_documents > 1 else f"{gap:.4f}"
         rows["loss (nats per token)"] = f"{measured.evaluation.loss:.4f}"
-        rows["stories"] = f"{len(measured.evaluation.bits):,}"
+        rows["stories"] = f"{num_documents:,}"
         console.print_table(("", ""), rows.items())
         if measured.excess is not None:
-            print_excess(measured.excess, len(measured.evaluation.bits))
+            print_excess(measured.excess, num_documents)
 
     def _answer_questions(self, folder: Path) -> None:
         from bytewright.interop.endings import read_tasks, score_questions

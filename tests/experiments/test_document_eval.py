@@ -1,4 +1,4 @@
-"""Whole stories are evaluated by definition; only stories of the storybook have a floor."""
+"""Whole documents are evaluated by definition; only those of a book have a floor."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ import torch
 from bytewright.corpus.storybook import write_stories
 from bytewright.data.sampler import Tokens
 from bytewright.errors import UsageError
-from bytewright.experiments.evaluation.story_eval import (
+from bytewright.experiments.evaluation.document_eval import (
+    DocumentEvaluation,
     DocumentTokens,
-    StoryEvaluation,
-    evaluate_stories,
     evaluate_text,
+    evaluate_tokens,
     split_documents,
 )
 from bytewright.model import ModelConfig, TransformerLM
@@ -62,14 +62,10 @@ def bits_by_definition(model: TransformerLM, story: Tokens) -> float:
 def test_the_bits_of_every_story_match_the_definition(batch_size: int) -> None:
     model, stories = make_model(), make_stories([5, 1, 15, 7, 3, 15, 2])
     told: list[tuple[int, int]] = []
-    found = evaluate_stories(
-        model,
-        stories,
-        END,
-        TOKEN_BYTES,
-        batch_size=batch_size,
-        progress=lambda done, total: told.append((done, total)),
+    bits = evaluate_tokens(
+        model, stories, END, batch_size=batch_size, progress=lambda done, total: told.append((done, total))
     )
+    found = DocumentTokens(stories, END, TOKEN_BYTES).summarise(bits)
     expected = [bits_by_definition(model, story) for story in stories]
     assert found.bits == pytest.approx(expected, rel=1e-5)
     assert found.num_tokens.tolist() == [len(story) + 1 for story in stories]
@@ -83,7 +79,7 @@ def test_a_uniform_model_needs_the_log_of_the_vocabulary_per_prediction() -> Non
     model, stories = make_model(), make_stories([4, 9])
     with torch.no_grad():
         model.output_weight.zero_()
-    found = evaluate_stories(model, stories, END, TOKEN_BYTES)
+    found = DocumentTokens(stories, END, TOKEN_BYTES).evaluate(model)
     assert found.bits == pytest.approx([5 * math.log2(VOCAB), 10 * math.log2(VOCAB)])
 
 
@@ -114,13 +110,9 @@ def test_a_tokenizer_without_the_end_token_is_rejected(tmp_path: Path) -> None:
         DocumentTokens.read(file, tokenizer)
 
 
-def test_a_story_that_does_not_fit_into_the_context_is_rejected_by_number() -> None:
-    model = make_model(context_length=8)
-    evaluate_stories(model, make_stories([7]), END, TOKEN_BYTES)
-    with rejects(UsageError, expected=7, found=8):
-        evaluate_stories(model, make_stories([2, 8]), END, TOKEN_BYTES)
-    with pytest.raises(UsageError):
-        evaluate_stories(model, [], END, TOKEN_BYTES)
+def test_a_document_counts_as_long_if_it_does_not_fit_with_its_end_token() -> None:
+    text = DocumentTokens(make_stories([7, 8, 2, 9]), END, TOKEN_BYTES)
+    assert text.count_longer_than(8) == 2
 
 
 def test_the_gap_to_a_floor_is_computed_per_story() -> None:
@@ -128,7 +120,7 @@ def test_the_gap_to_a_floor_is_computed_per_story() -> None:
     num_bytes = chance.integers(300, 900, 4000)
     floor = num_bytes * 0.4 + chance.normal(0, 30, 4000)  # some stories are harder than others
     above = num_bytes * 0.05 + chance.normal(0, 3, 4000)
-    evaluation = StoryEvaluation(floor + above, num_bytes // 4, num_bytes)
+    evaluation = DocumentEvaluation(floor + above, num_bytes // 4, num_bytes)
     gap, error = evaluation.gap_to(floor)
     assert gap == pytest.approx(evaluation.bits_per_byte - floor.sum() / num_bytes.sum())
     assert abs(gap - 0.05) < 3 * error
@@ -184,8 +176,8 @@ def test_other_stories_have_no_floor(told: Path, tmp_path: Path) -> None:
         assert len(measured.evaluation.bits) == 1
 
 
-@pytest.mark.parametrize("text", ["owl " * 900 + "<|endoftext|>", "owl", "", "<|endoftext|>" * 2])
-def test_a_text_without_whole_stories_that_fit_is_rejected(told: Path, tmp_path: Path, text: str) -> None:
+@pytest.mark.parametrize("text", ["owl", "", "<|endoftext|>" * 2])
+def test_a_text_without_whole_stories_is_rejected(told: Path, tmp_path: Path, text: str) -> None:
     (tmp_path / "bad.txt").write_text(text)
     with pytest.raises(UsageError) as caught:
         evaluate_text(told / "run", tmp_path / "bad.txt")
@@ -198,6 +190,17 @@ def test_the_command_rejects_stories_without_text(run: RunCommand, told: Path, t
         outcome = run("evaluate", told / "run", "--stories", tmp_path / "bare.txt", *more)
         assert (outcome.code, outcome.out) == (2, "")
         assert "bare.txt" in outcome.err.splitlines()[-1]
+
+
+def test_long_documents_are_read_in_windows_with_a_remark(
+    run: RunCommand, told: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "long.txt").write_text("owl " * 900 + "<|endoftext|>An owl.<|endoftext|>")
+    outcome = run("evaluate", told / "run", "--stories", tmp_path / "long.txt")
+    assert outcome.code == 0
+    assert "1 of 2 documents is longer than the context of 700 tokens" in outcome.err
+    figures = json.loads(run("evaluate", told / "run", "--stories", tmp_path / "long.txt", "--json").out)
+    assert (figures["num_stories"], figures["num_longer_than_context"]) == (2, 1)
 
 
 def test_one_story_has_no_standard_error(run: RunCommand, told: Path, tmp_path: Path) -> None:

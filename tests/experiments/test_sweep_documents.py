@@ -9,7 +9,7 @@ import pytest
 
 from bytewright.errors import UsageError
 from bytewright.experiments.corpora import CorpusConfig, document_files
-from bytewright.experiments.evaluation.story_eval import evaluate_text
+from bytewright.experiments.evaluation.document_eval import evaluate_text
 from bytewright.experiments.inputs import read_sweep_folder
 from bytewright.experiments.loss_metric import DOCUMENTS, VALIDATION, choose_metric
 from bytewright.experiments.results import read_results, write_results
