@@ -202,7 +202,8 @@ def find_closest(word: str, known: Iterable[str]) -> str | None:
     ['warmup', 'tiny', None]
     """
     known = list(known)
-    near = get_close_matches(word, known, n=1)
+    # With the default of 0.6, "greedy" would resemble "seed".
+    near = get_close_matches(word, known, n=1, cutoff=0.61)
     if not near:  # in a short word, two letters in the wrong order are half of its letters
         near = [other for other in known if sorted(other) == sorted(word)]
     return near[0] if near else None

@@ -60,7 +60,7 @@ CASES = [
     (TRAIN.format(source="empty.txt", out="new", size=400), "empty.txt"),
     (TRAIN.format(source="stories.txt nowhere.txt", out="new", size=400), "nowhere.txt"),
     (TRAIN.format(source="empty-folder", out="new", size=400), "empty-folder"),
-    ("tokenizer train --out new --vocab-size 400", "a text"),
+    ("tokenizer train --out new --vocab-size 400", "FILE"),
     (ENCODE.format(source="nowhere.txt", out="new.npy"), "nowhere.txt"),
     (ENCODE.format(source="empty.txt", out="new.npy"), "empty.txt"),
     ("tokenizer encode nowhere stories.txt --out new.npy", "nowhere"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bytewright.cli.doctor import Doctor
-from bytewright.cli.main import describe_option_error
+from bytewright.cli.option_errors import describe_option_error
 from conftest import RunCommand
 
 
@@ -19,9 +19,19 @@ from conftest import RunCommand
         ("generate runs/x --temprature 3", "there is no option --temprature; did you mean --temperature?"),
         ("tokenizer train a --out b --vocab-size 3 --frob --pat x", "there is no option --frob or --pat"),
         (
-            "tokenizer encode x --tokenizr y",
-            "there is no option --tokenizr; give the value of TOKENIZER alone, without an option name",
+            "tokenizer encode x --tokenizer y",
+            "there is no option --tokenizer; give the value of TOKENIZER alone, without an option name",
         ),
+        (
+            "generate --run runs/x",
+            "there is no option --run; give the value of RUN alone, without an option name",
+        ),
+        ("train tiny --device=cuda", "there is no option --device; write --set device=VALUE"),
+        ("train tiny --lr 3e-4", "there is no option --lr; write --set optimizer.lr=VALUE"),
+        ("train tiny --batch-size 3", "there is no option --batch-size; write --set batch_size=VALUE"),
+        ("generate runs/x --greedy", "there is no option --greedy"),
+        ("report", "RUN is missing"),
+        ("corpus stats", "FILE is missing"),
         ("evaluate runs/x a b", "unexpected argument 'b'"),
         ("generate runs/x --temperature", "--temperature needs a value"),
         ("generate runs/x --temperature warm", "--temperature must be a number, found 'warm'"),
@@ -39,12 +49,12 @@ from conftest import RunCommand
 def test_a_mistake_in_options_is_one_short_sentence(run: RunCommand, arguments: str, sentence: str) -> None:
     outcome = run(*arguments.split())
     assert outcome.code == 2
-    command = " ".join(arguments.split()[: 2 if arguments.startswith("tokenizer") else 1])
+    command = " ".join(arguments.split()[: 2 if arguments.startswith(("tokenizer", "corpus")) else 1])
     assert outcome.err == f"bytewright: {sentence} (see bytewright {command} --help)\n"
 
 
 def test_an_unknown_kind_of_error_is_left_to_the_parser() -> None:
-    assert describe_option_error(object(), Doctor) is None
+    assert describe_option_error(object(), Doctor, []) is None
 
 
 def test_without_the_hook_of_the_parser_its_own_message_is_printed(
@@ -54,3 +64,8 @@ def test_without_the_hook_of_the_parser_its_own_message_is_printed(
     outcome = run("generate", "runs/x", "--temperature", "warm")
     assert outcome.code == 2
     assert "--temperature" in outcome.err
+
+
+def test_help_after_arguments_shows_the_arguments_too(run: RunCommand) -> None:
+    assert run("train", "tiny", "--help").out == run("train", "--help").out
+    assert "RECIPE" in run("train", "tiny", "-h").out

@@ -136,7 +136,7 @@ def test_mistakes_are_one_sentence(place: Path, run: RunCommand) -> None:
     for arguments, words in [
         (["rates.toml", "--only", "lr-3"], "has no run 'lr-3'; it has lr-1e-3"),
         (["missing.toml"], "missing.toml does not exist"),
-        ([], "a sweep file is missing"),
+        ([], "SWEEP is missing"),
         (["rates.toml", "--scale", "smoke"], "no scale 'smoke'"),
         (["rates.toml", "--set", "optimizer.lrr=3"], "bytewright: --set: unknown key optimizer.lrr"),
         (["rates.toml", "--set", "optimizer.lr=3"], "bytewright: --set: optimizer.lr cannot have one value"),

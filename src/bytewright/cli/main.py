@@ -17,7 +17,6 @@ import inspect
 import io
 import itertools
 import os
-import re
 import shutil
 import signal
 import sys
@@ -26,7 +25,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Any, Protocol, cast, get_type_hints
+from typing import Any, Protocol, cast
 
 import bytewright
 from bytewright.cli import Terminated
@@ -46,14 +45,6 @@ from bytewright.torch_environment import keep_compiled_steps
 INTERRUPTED, TERMINATED = 130, 143
 LONGEST_SENTENCE = 2000
 """How many characters of an error are shown: it may quote a key of a hostile file."""
-KINDS = {
-    "INT": "a whole number",
-    "FLOAT": "a number",
-    "NUMBER": "a number",
-    "SHARE": "a number",
-    "ID": "whole numbers",
-}
-"""The description of a value by the placeholder of its option in the help text."""
 
 
 class Command(Protocol):
@@ -248,11 +239,13 @@ def _parse(name: str, arguments: list[str]) -> Command:
         os.environ.setdefault("PYTHON_TYRO_ANSI_CODES", "False")
     import tyro
 
+    from bytewright.cli.option_errors import describe_option_error
+
     module_name, class_name, _ = COMMANDS[name]
     command = getattr(importlib.import_module(f"bytewright.cli.{module_name}"), class_name)
 
     def reject(event: object) -> None:
-        if sentence := describe_option_error(event, command):
+        if sentence := describe_option_error(event, command, arguments):
             raise UsageError(f"{sentence} (see bytewright {name} --help)")
 
     # The hook is not part of tyro's stable interface. Without it, tyro prints its own error messages.
@@ -265,7 +258,8 @@ def _parse(name: str, arguments: list[str]) -> Command:
             command,
             prog=f"bytewright {name}",
             description=description,
-            args=arguments,
+            # Without the others: tyro's help leaves out positional arguments that have a value.
+            args=["--help"] if {"-h", "--help"} & set(arguments) else arguments,
             config=(tyro.conf.FlagCreatePairsOff,),
         )
     return cast("Command", parsed)
@@ -318,67 +312,6 @@ def wrap_help(text: str, width: int | None = None) -> str:
         filled += [fill(line, width, subsequent_indent=" " * 6) for line in lines[len(plain) :]]
         paragraphs.append("\n".join(filled))
     return "\n\n".join(paragraphs)
-
-
-def describe_option_error(event: Any, command: type) -> str | None:
-    """Return one sentence for an error event of tyro, or None for an unknown kind of event."""
-
-    def name_of(argument: Any) -> str:
-        names = argument.lowered.name_or_flags
-        if names[0].startswith("-"):
-            return "/".join(names)
-        metavar = str(argument.lowered.metavar)
-        # tyro's metavar of a choice lists the values, such as {bash,zsh,fish}, and has no name.
-        return names[0].rpartition(".")[2].upper() if metavar.startswith("{") else metavar
-
-    match type(event).__name__:
-        case "MissingArgs":
-            missing = [argument.arg for argument in event.missing_arguments]
-            names = [
-                f"{name_of(argument)} {argument.lowered.metavar}"
-                if name_of(argument)[0] == "-"
-                else name_of(argument)
-                for argument in missing
-            ]
-            return f"{' and '.join(names)} {'is' if len(names) == 1 else 'are'} missing"
-        case "UnrecognizedArgs":
-            unknown = [token for token in event.tokens if token.startswith("-")]
-            if not unknown:
-                return f"unexpected argument {event.tokens[0]!r}"
-            if len(unknown) == 1:
-                return _describe_unknown_option(unknown[0], command)
-            return f"there is no option {' or '.join(unknown)}"
-        case "InvalidChoice":
-            choices = sorted(set(event.choices) - {"None"})
-            listed = choices[0] if len(choices) == 1 else f"one of {', '.join(choices)}"
-            return f"{name_of(event.argument)} must be {listed}, found {event.value!r}"
-        case "BadValue":
-            name = name_of(event.argument)
-            return f"{name} needs a value" if name.startswith("-") else f"{name} is missing"
-        case "InstantiationFailure" if event.argument is not None:
-            kinds = [kind for mark, kind in KINDS.items() if mark in event.argument.lowered.metavar]
-            found = re.findall(r"'([^']*)'", event.message)
-            if kinds and found:
-                return f"{name_of(event.argument)} must be {kinds[0]}, found {found[-1]!r}"
-            return f"{name_of(event.argument)}: {event.message.splitlines()[0]}"
-    return None
-
-
-def _describe_unknown_option(option: str, command: type) -> str:
-    """Return one sentence that also names the argument or option of `command` that was probably meant."""
-    import tyro
-
-    hints = {
-        "--" + name.replace("_", "-"): hint
-        for name, hint in get_type_hints(command, include_extras=True).items()
-    }
-    close = find_closest(option, hints)
-    if close is None:
-        return f"there is no option {option}"
-    if tyro.conf.Positional in getattr(hints[close], "__metadata__", ()):
-        name = close.removeprefix("--").upper()
-        return f"there is no option {option}; give the value of {name} alone, without an option name"
-    return f"there is no option {option}; did you mean {close}?"
 
 
 def _overview(group: str) -> str:

@@ -252,10 +252,10 @@ def encode_text(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
-def require_some(paths: tuple[Given, ...], what: str) -> tuple[Given, ...]:
-    """Return `paths`; raise if there are none."""
+def require_some(paths: tuple[Given, ...], name: str, command: str) -> tuple[Given, ...]:
+    """Return `paths`, the argument `name` of a command; raise if there are none."""
     if not paths:
-        raise UsageError(f"{what} is missing (see --help)")
+        raise UsageError(f"{name} is missing (see bytewright {command} --help)")
     return paths
 
 

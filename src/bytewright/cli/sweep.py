@@ -39,7 +39,7 @@ class RunSweep:
       bytewright sweep no_norm post_norm my_sweep.toml --set budget.tokens=1_000_000
     """
 
-    files: Annotated[tuple[Path, ...], tyro.conf.Positional, options.arg("FILE …", "(required)")] = ()
+    files: Annotated[tuple[Path, ...], tyro.conf.Positional, options.arg("SWEEP …", "(required)")] = ()
     """TOML files, or names of sweeps that come with Bytewright."""
     out: options.OutputFolder = Path("runs")
     """The folder in which each sweep has its own folder."""
@@ -65,7 +65,7 @@ class RunSweep:
             raise UsageError(message, key="WORLD_SIZE")
         paths = [
             options.require_file(find_recipe(path))
-            for path in options.require_some(self.files, "a sweep file")
+            for path in options.require_some(self.files, "SWEEP", "sweep")
         ]
         from bytewright.experiments.sweep import read_sweep
         from bytewright.train.session.engine import CompiledStepCache
@@ -284,7 +284,7 @@ class WriteReport:
         from bytewright.experiments.inputs import read_inputs
         from bytewright.report.compose import write_report
 
-        first, *others = options.require_some(self.paths, "a run")
+        first, *others = options.require_some(self.paths, "RUN", "report")
         if self.out is None and others:
             raise UsageError("a report about several runs needs --out", key="--out")
         about, records = read_inputs(self.paths)

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 from bytewright.errors import UsageError, suggest
 from bytewright.experiments.corpora import CorpusConfig
@@ -27,7 +27,7 @@ from bytewright.experiments.sweep_file import (
     SweepFile,
     read_sweep_file,
 )
-from bytewright.storage.config_reader import build
+from bytewright.storage.config_reader import build, list_keys
 from bytewright.train.config import TrainConfig
 from bytewright.train.recipe import flatten, put, to_plain, unflatten
 from bytewright.train.run import Run
@@ -247,22 +247,14 @@ def _put_corpus(fields: dict[str, Any], corpus: CorpusConfig) -> None:
 def _check_full_names(keys: Iterable[str]) -> None:
     """Raise `UsageError` if a key is only the last part of a known key, such as `lr`."""
     known = [
-        *_list_keys(TrainConfig),
-        *_list_keys(CorpusConfig, "corpus."),
-        *_list_keys(SamplingPlan, "sampling."),
+        *list_keys(TrainConfig),
+        *list_keys(CorpusConfig, "corpus."),
+        *list_keys(SamplingPlan, "sampling."),
     ]
     for key in sorted(set(keys) - set(known)):
         if meant := [name for name in known if name.endswith(f".{key}")]:
             message = f"unknown key {key}; did you mean {' or '.join(meant)}?"
             raise UsageError(message, key=key, expected=meant)
-
-
-def _list_keys(cls: type, prefix: str = "") -> list[str]:
-    keys = []
-    for name, kind in get_type_hints(cls).items():
-        inner = dataclasses.is_dataclass(kind)
-        keys += _list_keys(kind, f"{prefix}{name}.") if inner else [prefix + name]
-    return keys
 
 
 def _check_corpus_keys(keys: Iterable[str]) -> None:

@@ -49,7 +49,9 @@ def build(cls: type[T], fields: object, *, source: str, path: str = "") -> T:
     kinds = get_type_hints(cls)
     for key in fields:
         if key not in kinds:
-            message = f"{source}: unknown key {path}{show_key(key)}{suggest(str(key), kinds, path)}"
+            meant = [name for name in list_keys(cls, path) if name.endswith(f".{key}")]
+            hint = f"; did you mean {' or '.join(meant)}?" if meant else suggest(str(key), kinds, path)
+            message = f"{source}: unknown key {path}{show_key(key)}{hint}"
             raise UsageError(message, path=source, key=f"{path}{key}")
     values = {}
     for field in dataclasses.fields(cls):  # type: ignore[arg-type]
@@ -63,6 +65,15 @@ def build(cls: type[T], fields: object, *, source: str, path: str = "") -> T:
     except UsageError as error:
         name = error.key if error.key is None or error.key.startswith(path) else path + error.key
         raise UsageError.at(source, error, key=name, expected=error.expected, found=error.found) from None
+
+
+def list_keys(cls: type, prefix: str = "") -> list[str]:
+    """Return the keys of all values of a dataclass, those of nested ones with the path to them."""
+    keys = []
+    for name, kind in get_type_hints(cls).items():
+        inner = dataclasses.is_dataclass(kind) and isinstance(kind, type)
+        keys += list_keys(kind, f"{prefix}{name}.") if inner else [prefix + name]
+    return keys
 
 
 def convert(kind: Any, value: object, source: str, name: str) -> object:

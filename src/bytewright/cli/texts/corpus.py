@@ -83,7 +83,7 @@ class MeasureCorpus:
     def run(self) -> None:
         """Count and print the figures."""
         options.require_at_least(0, self.top, "--top")
-        sources = options.require_some(self.files, "a file")
+        sources = options.require_some(self.files, "FILE", "corpus stats")
         if self.cluster is None:
             stats = self._measure(sources)
         else:
@@ -153,7 +153,7 @@ class WriteText:
 
     def run(self) -> None:
         """Write the text, and report documents that were left out or divided."""
-        sources = options.require_some(self.files, "a file")
+        sources = options.require_some(self.files, "FILE", "corpus text")
         for path in sources:
             atomic.check_not_input(path, self.out)
         atomic.check_target(self.out, replace=self.replace)

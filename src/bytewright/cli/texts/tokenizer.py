@@ -60,7 +60,7 @@ class TrainTokenizer:
 
     def run(self) -> None:
         """Check the arguments, train, write the tokenizer, and print the phases."""
-        sources = options.require_some(self.sources, "a text")
+        sources = options.require_some(self.sources, "FILE", "tokenizer train")
         options.require_at_least(1, self.min_count, "--min-count")
         options.require_at_least(1, self.num_threads, "--num-threads")
         atomic.check_target(self.out, folder=True, replace=self.replace)
