@@ -100,6 +100,11 @@ GRAMMAR = resources.files(worldbook).joinpath(GRAMMAR_FILE).read_text()
             "in the rule x, {turn} may only be used outside the rules of turns",
         ),
         ("    Now {holder.first} had {a thing.new}.", "    Now {holder.first} had it.", "needs {thing.new}"),
+        ("Look at {person}.", "Look at {who=person}.", "{who=person} is not defined; expected {person}"),
+        ("Look at {person}.", "Look at {a person}.", "{a person} is not defined; expected {person}"),
+        ("{sat}", "{sat-where}", "{sat-where} is not defined; expected {sat}"),
+        ("{sat}", "{Sat}", "{Sat} is not defined; expected {sat}"),
+        ("{a animal}", "{A animal}", "{A animal} is not defined; expected {a animal}"),
     ],
 )
 def test_a_mistake_is_rejected(old: str, new: str, problem: str) -> None:
@@ -132,6 +137,10 @@ def test_a_mistake_is_rejected(old: str, new: str, problem: str) -> None:
         ),
         ("    3 Look at", "    3 {person} saw", "    3 {person} saw", "but one begins with a slot"),
         ("    2 slept", "    2 slept {where}", "    2 slept {where}", "{where} must come after {where=…}"),
+        ("words place\n    hill, mill", "join place\n    Bird", "    Bird", "two lists of halves"),
+        ("    tin + cup bell ring", "    tin + cup + bell", "    tin + cup + bell", "two lists of halves"),
+        ("    hill, mill", "    ,", "    ,", "expected words separated by one comma each, found ','"),
+        ("    hill, mill", "    hill,, mill", "    hill,,", "expected words separated by one comma each"),
     ],
 )
 def test_an_error_names_the_file_and_the_line(old: str, new: str, section: str, problem: str) -> None:

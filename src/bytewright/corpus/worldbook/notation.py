@@ -61,6 +61,7 @@ from bytewright.corpus.worldbook.template_parts import (
     Thing,
     Turn,
     called_rules,
+    show_part,
     zipf_weights,
 )
 from bytewright.errors import FormatError
@@ -181,13 +182,16 @@ class _Reader:
             if not match or int(match[1]) > int(match[2]):
                 self.place.reject(f"expected a range such as 1600-1855, found {text!r}")
             return [str(number) for number in range(int(match[1]), int(match[2]) + 1)]
-        if kind in ("words", "zipf"):
-            if " + " not in text:
-                return [word.strip() for word in text.rstrip(",").split(",")]
-            kind = "join"
-        firsts, _, seconds = text.partition(" + ")
+        if kind in ("words", "zipf") and " + " not in text:
+            listed = [word.strip() for word in text.removesuffix(",").split(",")]
+            if not all(listed):
+                self.place.reject(f"expected words separated by one comma each, found {text!r}")
+            return listed
+        halves = [half.split() for half in text.split(" + ")]
+        if len(halves) != 2:
+            self.place.reject(f"expected two lists of halves, such as Ash Oak + ford mere, found {text!r}")
+        left, right = halves
         between = " " if kind == "pairs" else ""
-        left, right = firsts.split(), seconds.split()
         # Both halves change from word to word, so that the frequent words of a Zipf lexicon are not alike.
         return [
             f"{first}{between}{right[(place + turn) % len(right)]}"
@@ -232,7 +236,10 @@ class _Reader:
         indefinite, variable, name, property_, other = match.groups()
         is_capital = (property_ or name)[0].isupper()
         form: Form = "article" if indefinite else "capital" if is_capital else "plain"
-        return self._resolve(name.lower(), property_ and property_.lower(), form, variable, other)
+        part = self._resolve(name.lower(), property_ and property_.lower(), form, variable, other)
+        if (shown := show_part(part, self.facts)) != f"{{{text}}}":
+            self.place.reject(f"{{{text}}} is not defined; expected {shown}")
+        return part
 
     def _resolve(
         self, name: str, property_: str | None, form: Form, variable: str | None, other: str | None
