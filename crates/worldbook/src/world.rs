@@ -87,8 +87,11 @@ impl People {
             return Err(Error::Program("names need 32 syllables for each of six places"));
         }
         let num_people: u128 = world.buckets.iter().map(|bucket| u128::from(bucket.size)).sum();
-        if num_people < 2 || world.buckets.iter().any(|bucket| bucket.size == 0 || bucket.weight == 0) {
-            return Err(Error::Program("a world needs two people, and no bucket may be empty"));
+        if num_people < 2 {
+            return Err(Error::Program("a world needs two people"));
+        }
+        if world.buckets.iter().any(|bucket| bucket.size == 0 || bucket.weight == 0) {
+            return Err(Error::Program("a bucket has no people or the weight 0"));
         }
         if world.buckets.iter().any(|bucket| u128::from(bucket.first) + u128::from(bucket.size) > 1 << 30) {
             return Err(Error::Program("a rank has more than 30 bits"));
