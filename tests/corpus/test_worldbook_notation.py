@@ -14,6 +14,7 @@ from small_world import SMALL, TEXT
 from bytewright.corpus import worldbook
 from bytewright.corpus.worldbook import Worldbook
 from bytewright.corpus.worldbook.book import GRAMMAR_FILE
+from bytewright.corpus.worldbook.fused import make_writer
 from bytewright.corpus.worldbook.notation import read_world_grammar
 from bytewright.corpus.worldbook.template_parts import show_part
 from bytewright.errors import FormatError
@@ -141,6 +142,9 @@ def test_a_mistake_is_rejected(old: str, new: str, problem: str) -> None:
         ("    tin + cup bell ring", "    tin + cup + bell", "    tin + cup + bell", "two lists of halves"),
         ("    hill, mill", "    ,", "    ,", "expected words separated by one comma each, found ','"),
         ("    hill, mill", "    hill,, mill", "    hill,,", "expected words separated by one comma each"),
+        ("    2 slept", f"    {2**32} slept", f"    {2**32}", "the sum 4294967297; the limit is 4294967296"),
+        ("    1 tale", f"    {2**64} tale", "genres genres", "the weights of genres have the sum"),
+        ("    3 move", f"    {2**64} move", "turns turns", "the weights of turns have the sum"),
     ],
 )
 def test_an_error_names_the_file_and_the_line(old: str, new: str, section: str, problem: str) -> None:
@@ -204,6 +208,19 @@ def test_a_word_drawn_by_every_turn_counts_as_drawn_and_one_of_some_turns_does_n
     with pytest.raises(FormatError, match=re.escape("in the rule rest, {found} must come after")):
         read_world_grammar(text)
     read_world_grammar(text.replace("    Who ", "    Who at {found=place}, "))
+
+
+def test_results_of_calculations_fit_into_64_bits() -> None:
+    """{times} multiplies by 2^20 - 1 twice, in a rule of its own and with a result of 9 before it."""
+    text = TEXT.replace("{#*1-2} times, less {#-1-1}", "{#+1-1} {times} {last}, and less {#-0-1}")
+    text += "rule times\n    by {#*0-1048575} and {#*1-1048575}\nrule last\n    by {#*0-{high}}\n"
+    highest = (2**63 - 2) // (9 * (2**20 - 1) ** 2)
+    book = Worldbook(SMALL.world, read_world_grammar(text.replace("{high}", str(highest))))
+    written, _ = make_writer(book.machine).write(0, 1, 0, 200, b"")
+    assert written.decode() == "".join(each.text for each in islice(book.documents("train", 1), 200))
+    for high, times in ((highest + 1, "{times}"), (1, "{times} {times}")):
+        with pytest.raises(FormatError, match="which must be less than 2\\^63"):
+            read_world_grammar(text.replace("{high}", str(high)).replace("{times}", times))
 
 
 def test_slots_are_shown_as_the_grammar_writes_them() -> None:

@@ -5,7 +5,7 @@
 //! of a lexicon, the text after a drawn word and before a nested rule. The same holds for equal weights of things and
 //! names, and for the order of variables: before its first word, a variable has word 0 here.
 
-use crate::program::{Part, Program, nests};
+use crate::program::{Operation, Part, Program, nests};
 use crate::{Error, Result};
 
 /// Rules may call each other this deeply over all levels, which bounds the stack.
@@ -21,13 +21,14 @@ fn ensure(holds: bool, problem: &'static str) -> Result<()> {
 }
 
 impl Program {
-    /// Check tables, weights, parts, variables, calls and things; later checks assume that earlier ones passed.
+    /// Check tables, weights, parts, variables, calls, results and things; later checks assume that earlier ones passed.
     pub(crate) fn check(&self) -> Result<()> {
         self.check_tables()?;
         self.check_weights()?;
         self.parts().try_for_each(|(_, part)| self.check_part(part))?;
         self.check_variables()?;
         self.check_calls()?;
+        (0..self.rules.len()).try_for_each(|rule| self.largest_result(rule, 0).map(|_| ()))?;
         self.check_things()
     }
 
@@ -158,6 +159,31 @@ impl Program {
         let depth = self.limits.max_depth.saturating_add(1).saturating_mul(num_calls);
         ensure(!ends.contains(&false), "rules call each other without end")?;
         ensure(depth <= MAX_CALLS, "rules call each other too deeply")
+    }
+
+    /// The largest absolute result of a calculation after a rule, given the one before it; the rule must end.
+    fn largest_result(&self, rule: usize, before: i64) -> Result<i64> {
+        let mut largest = 0;
+        for alternative in &self.rules[rule] {
+            let mut result = before;
+            for &part in &alternative.parts {
+                let next = match part {
+                    Part::Number(Operation::Replace, _, high) => Some(high),
+                    Part::Number(Operation::Multiply, _, high) => result.checked_mul(high),
+                    Part::Number(Operation::Add | Operation::Subtract, _, high) => result.checked_add(high),
+                    Part::Call(called) => Some(self.largest_result(called, result)?),
+                    Part::Turn => {
+                        let [introduce, move_, ask] =
+                            self.turns.map(|(called, _)| self.largest_result(called, result));
+                        Some(introduce?.max(move_?).max(ask?))
+                    }
+                    _ => Some(result),
+                };
+                result = next.ok_or(Error::Program("the result of a calculation exceeds 64 bits"))?;
+            }
+            largest = largest.max(result);
+        }
+        Ok(largest)
     }
 
     /// Check that a thing is in play where a part mentions it, and that an introduction draws a new one.

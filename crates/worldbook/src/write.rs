@@ -333,9 +333,10 @@ fn write_number(
     state.bits += (range as f64).log2();
     frame.result = match operation {
         Operation::Replace => number,
-        Operation::Add => frame.result.wrapping_add(number),
-        Operation::Subtract => frame.result.wrapping_sub(number),
-        Operation::Multiply => frame.result.wrapping_mul(number),
+        // `Program::check` ensures that none of these overflows
+        Operation::Add => frame.result + number,
+        Operation::Subtract => frame.result - number,
+        Operation::Multiply => frame.result * number,
     };
     put_number(state, number)
 }

@@ -59,12 +59,12 @@ fn a_document_is_a_function_of_its_key() -> Result<(), Error> {
     Ok(())
 }
 
-/// A change of the program, and the problem that it causes.
-type Change = (fn(&mut Program), &'static str);
+/// A change of the program or of the world, and the problem that it causes.
+type Change<T> = (fn(&mut T), &'static str);
 
 #[test]
 fn every_inconsistent_program_is_rejected_with_its_problem() {
-    let changes: Vec<Change> = vec![
+    let changes: Vec<Change<Program>> = vec![
         (|program| program.genres.clear(), "there is no genre"),
         (|program| program.genres = vec![(9, 1)], "a genre has no rule"),
         (|program| program.turns[2].0 = 99, "a turn has no rule"),
@@ -143,6 +143,15 @@ fn every_inconsistent_program_is_rejected_with_its_problem() {
         (|program| program.rules[0] = rule(vec![Part::Call(0)]), "rules call each other without end"),
         (|program| program.limits.max_depth = 1_000, "rules call each other too deeply"),
         (
+            |program| {
+                let times = Part::Number(Operation::Multiply, 0, (1 << 20) - 1);
+                program.rules.push(rule(vec![Part::Number(Operation::Add, 1, 9), times, times]));
+                program.rules[0] = rule(vec![Part::Call(4), times]); // below 2^63, but not after another call
+                program.rules[0][0].parts.insert(0, Part::Call(4));
+            },
+            "the result of a calculation exceeds 64 bits",
+        ),
+        (
             |program| program.rules[0] = rule(vec![Part::OldThing(0)]),
             "a thing in play or its holder is outside the turns move and ask",
         ),
@@ -200,23 +209,37 @@ fn every_inconsistent_program_is_rejected_with_its_problem() {
 }
 
 #[test]
-fn every_inconsistent_world_is_rejected() {
-    let changes: Vec<fn(&mut World)> = vec![
-        |world| world.buckets.clear(),
-        |world| world.buckets[0].size = 1,
-        |world| world.buckets[0].weight = 0,
-        |world| world.buckets.push(Bucket { first: 3, size: 1, weight: u64::MAX }),
-        |world| world.buckets[0].first = 1 << 30,
-        |world| {
-            world.syllables.pop();
-        },
-        |world| {
-            world.syllables[5].pop();
-        },
+fn every_inconsistent_world_is_rejected_with_its_problem() {
+    let changes: Vec<Change<World>> = vec![
+        (|world| world.buckets.clear(), "a world needs two people"),
+        (|world| world.buckets[0].size = 1, "a world needs two people"),
+        (|world| world.buckets[0].weight = 0, "a bucket has no people or the weight 0"),
+        (
+            |world| world.buckets.push(Bucket { first: 3, size: 0, weight: 1 }),
+            "a bucket has no people or the weight 0",
+        ),
+        (
+            |world| world.buckets.push(Bucket { first: 3, size: 1, weight: u64::MAX }),
+            "weights of people overflow",
+        ),
+        (|world| world.buckets[0].first = 1 << 30, "a rank has more than 30 bits"),
+        (
+            |world| {
+                world.syllables.pop();
+            },
+            "names need 32 syllables for each of six places",
+        ),
+        (
+            |world| {
+                world.syllables[5].pop();
+            },
+            "names need 32 syllables for each of six places",
+        ),
     ];
-    for (number, change) in changes.iter().enumerate() {
+    for (change, problem) in changes {
         let mut changed = world();
         change(&mut changed);
-        assert!(matches!(Writer::new(program(), changed), Err(Error::Program(_))), "change {number}");
+        let error = Writer::new(program(), changed).err();
+        assert_eq!(error, Some(Error::Program(problem)));
     }
 }

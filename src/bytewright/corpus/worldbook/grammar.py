@@ -50,6 +50,10 @@ from bytewright.errors import FormatError
 MAX_CALLS = 200
 """Rules may call each other this deeply, over all levels of nesting: the machine is recursive."""
 MAX_NUMBER = 2**20
+MAX_WEIGHTS = 2**32
+"""The largest sum of the weights of one choice."""
+MAX_RESULT = 2**63
+"""Results of calculations are smaller than this: the fused generator has integers of 64 bits."""
 PERSON = "{person}"
 """Marks a person among the names of variables."""
 
@@ -97,11 +101,13 @@ class WorldGrammar:
         for lexicon in self.lexicons.values():
             _check_words(lexicon)
         self._check_limits()
+        self._check_weights()
         self._check_calls()
         for rule in self.rules.values():
             self._check_rule(rule)
         self._check_variables()
         self._check_order()
+        self._check_results()
         self._check_places_of_things()
         _check_prefixes("genres", [self.firsts_of(Call(genre)) for genre in self.genres])
         _check_prefixes("turns", [self.firsts_of(Call(rule)) for rule in TURNS])
@@ -172,6 +178,15 @@ class WorldGrammar:
                 _reject(f"the words of {name} need equal weights", name)
             if (num_words := len(self.lexicons[name].words)) < num_needed:
                 _reject(f"{name} needs at least {num_needed} words, but has {num_words}", name)
+
+    def _check_weights(self) -> None:
+        """Check that the weights of each choice have a sum that the fused generator can hold."""
+        choices = {name: [each.weight for each in rule.alternatives] for name, rule in self.rules.items()}
+        for name, weights in (choices | {"genres": [*self.genres.values()], "turns": [*self.turns]}).items():
+            if (total := sum(weights)) > MAX_WEIGHTS:
+                what = name if name in ("genres", "turns") else _show_rule(name)
+                problem = f"the weights of {what} have the sum {total}; the limit is {MAX_WEIGHTS}"
+                _reject(problem, name, weights.index(max(weights)))
 
     def _check_calls(self) -> None:
         """Check that calls end: a rule calls itself only one level deeper, and after some text."""
@@ -270,6 +285,34 @@ class WorldGrammar:
                     )
                 )
         return frozenset()
+
+    def _check_results(self) -> None:
+        """Check that the result of a calculation is always below `MAX_RESULT`."""
+
+        @functools.cache
+        def largest_after(name: str, before: int) -> int:
+            """Return the largest absolute result after a rule, given the one before it."""
+            largest = 0
+            for number, alternative in enumerate(self.rules[name].alternatives):
+                result = before
+                for part in alternative.parts:
+                    match part:
+                        case Number("=", _, high):
+                            result = high
+                        case Number("*", _, high):
+                            result *= high
+                        case Number(_, _, high):
+                            result += high
+                        case Call() | Turn():
+                            result = max(largest_after(rule, result) for rule in called_rules([part]))
+                    if result >= MAX_RESULT:
+                        problem = f"can have the result {result}, which must be less than 2^63"
+                        self._reject_part(f"{problem}; use smaller numbers", part, name, number)
+                largest = max(largest, result)
+            return largest
+
+        for name in self.rules:
+            largest_after(name, 0)
 
     def _check_places_of_things(self) -> None:
         """Check that a thing is in play where it is mentioned, and that an introduction draws a new one."""
