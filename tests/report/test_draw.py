@@ -226,6 +226,13 @@ def test_ticks_are_within_the_axis_and_have_distinct_labels(values: list[float],
         assert len(set(format_ticks(ticks))) == len(ticks)
 
 
+@pytest.mark.parametrize("low", [1e-12, 1.0, 1e12])
+def test_zero_is_far_before_the_start_of_a_log_scale(low: float) -> None:
+    scale = Scale(low, 2 * low, 0.0, 100.0, log=True)
+    assert -math.inf < scale(0.0) < -1000
+    assert not scale.holds(0.0)
+
+
 @given(st.lists(st.floats(min_value=0, max_value=200), min_size=1, max_size=12))
 def test_labels_do_not_overlap_and_keep_their_order(wanted: list[float]) -> None:
     placed = spread_labels(wanted, 15.0, 0.0, 200.0)

@@ -165,10 +165,10 @@ class Scale:
     log: bool = False
 
     def __call__(self, value: float) -> float:
-        """Return the pixel of a value; values that a log scale cannot show (0 and below) map to its start."""
+        """Return the pixel of a value; that of 0 and below on a log scale is finite, far before the start."""
         if self.log:
-            value = max(value, math.ulp(0.0))
-            share = math.log(value / self.low) / math.log(self.high / self.low)
+            tiny = math.ulp(0.0)
+            share = math.log(max(max(value, tiny) / self.low, tiny)) / math.log(self.high / self.low)
         else:
             share = (value - self.low) / (self.high - self.low)
         return self.start + share * (self.end - self.start)
