@@ -109,6 +109,19 @@ def test_a_setting_with_one_seed_gets_deviations_of_the_others() -> None:
     assert {float(resampler.draw()[2]) for _ in range(30)} == {49.0, 51.0}
 
 
+def test_a_resample_with_a_loss_of_zero_or_less_counts_as_missing() -> None:
+    points = [Point(parameters=1, tokens=1, seed=seed, loss=10.0 + 8 * seed) for seed in range(2)]
+    points.append(Point(parameters=2, tokens=1, loss=4.0))  # with a deviation of 4, up or down
+    least = []
+
+    def fit(losses: Vector) -> dict[str, float]:
+        least.append(losses.min())
+        return {"mean": float(losses.mean())}
+
+    assert estimate(Points(points=points), fit)["mean"].interval is not None
+    assert min(least) > 0
+
+
 def test_without_repeated_seeds_there_is_no_interval() -> None:
     points = law_points()
     found = estimate(points, lambda losses: {"mean": float(losses.mean())})

@@ -133,8 +133,11 @@ def estimate(
         return {name: Estimate(value) for name, value in values.items()}
     resampled: dict[str, list[float]] = {name: [] for name in values}
     for _ in range(num_resamples):
+        losses = resampler.draw()
+        if losses.min() <= 0:  # a deviation was larger than the loss of a setting with one seed
+            continue
         try:
-            found = fit(resampler.draw())
+            found = fit(losses)
         except UsageError:
             continue
         for name in resampled:
