@@ -13,10 +13,11 @@ from synthetic import TRUE, law_points
 
 from bytewright.corpus.worldbook import World
 from bytewright.errors import BytewrightError, FormatError, UsageError
+from bytewright.laws import power
 from bytewright.laws.analysis import analyse, to_json
 from bytewright.laws.law import Law
-from bytewright.laws.points import Point, Points, points_of_runs, read_points
-from bytewright.report.laws import table_of_exponents, table_of_recovery
+from bytewright.laws.points import RANGES, Point, Points, points_of_runs, read_points
+from bytewright.report.laws import table_of_exponents, table_of_recovery, write_law_report
 from bytewright.train.metrics import finite
 from conftest import RunCommand
 from rejection import rejects
@@ -67,8 +68,12 @@ def test_points_are_read_from_the_results_of_a_sweep() -> None:
         ({"parameters": "many"}, "points[1].parameters"),
         ({"seed": 0}, "seed"),
         ({"floor": 0.25}, "floor"),
+        ({"floor": -0.1}, "floor"),
+        ({"parameters": 1e300}, "parameters"),
+        ({"tokens": 1e-300}, "tokens"),
+        ({"loss": 1e300}, "loss"),
+        ({"flops": 1e-300}, "flops"),
     ],
-    ids=["below the floor", "no tokens", "negative compute", "a word", "a duplicate", "another floor"],
 )
 def test_wrong_points_are_rejected(tmp_path: Path, change: dict[str, Any], key: str) -> None:
     path = write(tmp_path / "points.json", {"points": [POINT, POINT | {"seed": 1} | change]})
@@ -104,9 +109,27 @@ def test_a_wrong_world_is_rejected_with_its_place(tmp_path: Path, change: dict[s
         read_points(path)
 
 
-def test_a_wrong_number_of_mentions_is_rejected(tmp_path: Path) -> None:
-    with rejects(UsageError, key="mentions_per_token", found=0):
-        read_points(write(tmp_path / "points.json", {"points": [POINT], "mentions_per_token": 0}))
+@pytest.mark.parametrize("value", [0, 1e300])
+def test_a_wrong_number_of_mentions_is_rejected(tmp_path: Path, value: float) -> None:
+    with rejects(UsageError, key="mentions_per_token", found=value):
+        read_points(write(tmp_path / "points.json", {"points": [POINT], "mentions_per_token": value}))
+
+
+@pytest.mark.filterwarnings("ignore")  # NumPy reports values that are hardly determined
+@pytest.mark.parametrize("key", ["parameters", "tokens", "flops", "loss"])
+def test_points_at_the_ends_of_the_ranges_are_analysed(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    monkeypatch.setattr(power, "NUM_STARTS", 1)  # for speed
+    points = law_points(noise=1e-3, num_sizes=3, levels=(1e15, 4e15, 1.6e16))
+    for value, mentions in zip(RANGES[key], RANGES["mentions_per_token"], strict=True):
+        changed = [dataclasses.replace(each, floor=None) for each in points.points]
+        changed[3] = dataclasses.replace(changed[3], **{key: value})  # type: ignore[arg-type]
+        made = Points(points=changed, world=World(num_people=1000), mentions_per_token=mentions)
+        analysis = analyse(made)
+        assert json.dumps(finite(to_json(analysis)), allow_nan=False)
+        write_law_report(analysis, tmp_path)
+    assert capfd.readouterr().out == "", "LAPACK prints there if it gets numbers that are not finite"
 
 
 def test_no_points_are_rejected(tmp_path: Path) -> None:

@@ -34,6 +34,15 @@ from bytewright.train.metrics import is_finite
 FLOOR_TOLERANCE = 1e-6
 """Relative difference of floors that are the same up to rounding."""
 FLOPS_PER_PARAMETER_AND_TOKEN = 6
+RANGES: Mapping[str, tuple[float, float]] = {
+    "parameters": (1e-6, 1e20),
+    "tokens": (1e-6, 1e20),
+    "flops": (1e-12, 1e42),
+    "loss": (1e-12, 1e12),
+    "floor": (0.0, 1e12),
+    "mentions_per_token": (1e-12, 1e12),
+}
+"""The smallest and the largest value: a fit computes squares of their powers, which must be floats."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +74,7 @@ class Point:
 
 @dataclass(frozen=True, kw_only=True)
 class Points:
-    """The points of one sweep, checked: finite, distinct, not below the floor, with one floor at most."""
+    """The points of one sweep, checked: in range, distinct, not below the floor, with one floor at most."""
 
     points: Sequence[Point]
     unit: str = "bits per byte"
@@ -79,8 +88,8 @@ class Points:
 
     def __post_init__(self) -> None:
         check_points(self.points)
-        if self.mentions_per_token is not None and not self.mentions_per_token > 0:
-            raise wrong_value("mentions_per_token", "a number above 0", self.mentions_per_token)
+        if expected := _describe_violated_range("mentions_per_token", self.mentions_per_token):
+            raise wrong_value("mentions_per_token", expected, self.mentions_per_token)
 
     def __len__(self) -> int:
         return len(self.points)
@@ -146,7 +155,7 @@ class Points:
 
 
 def check_points(points: Sequence[Point]) -> None:
-    """Raise `UsageError` if a point is not finite, repeated or below its floor, or if floors differ."""
+    """Raise `UsageError` if a point is out of range, repeated or below its floor, or if floors differ."""
     if not points:
         raise UsageError("there are no points to fit; state the runs in `points`", key="points", found=0)
     seen: set[tuple[float, float, int]] = set()
@@ -170,17 +179,21 @@ def check_points(points: Sequence[Point]) -> None:
 
 
 def _check_numbers(point: Point) -> None:
-    """Raise `UsageError` if a value of a point is not finite or, except for the floor, not above 0."""
-    numbers = {name: getattr(point, name) for name in ("parameters", "tokens", "loss")}
-    for name, value in (numbers | {"flops": point.compute, "floor": point.floor}).items():
-        if value is None or (math.isfinite(value) and (value > 0 or name == "floor")):
-            continue
-        expected = "a finite number" if name == "floor" else "a finite number above 0"
-        message = (
-            f"{name} of the point {point.describe()} must be {expected}, but is {value:.6g};"
-            " correct it, or leave this run out"
-        )
-        raise UsageError(message, key=name, expected=expected, found=value)
+    """Raise `UsageError` if a value of a point is outside of its range, or not a number."""
+    numbers = {name: getattr(point, name) for name in ("parameters", "tokens", "loss", "floor")}
+    for name, value in (numbers | {"flops": point.compute}).items():
+        if expected := _describe_violated_range(name, value):
+            message = (
+                f"{name} of the point {point.describe()} must be {expected}, but is {value:.6g};"
+                " correct it, or leave this run out"
+            )
+            raise UsageError(message, key=name, expected=expected, found=value)
+
+
+def _describe_violated_range(name: str, value: float | None) -> str:
+    """Return the range that a value should have; an empty text if it is within the range."""
+    least, largest = RANGES[name]
+    return "" if value is None or least <= value <= largest else f"from {least:g} to {largest:g}"
 
 
 def read_points(path: Path) -> Points:
