@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from bytewright.laws import power
 from bytewright.laws.analysis import analyse, to_json
 from bytewright.laws.law import Law
 from bytewright.laws.points import RANGES, Point, Points, points_of_runs, read_points
+from bytewright.laws.power import MAX_EXPONENT, MIN_EXPONENT
 from bytewright.report.laws import table_of_exponents, table_of_recovery, write_law_report
 from bytewright.train.metrics import finite
 from conftest import RunCommand
@@ -205,6 +207,28 @@ def test_points_that_a_law_does_not_describe_are_analysed(kind: str) -> None:
     for level in analysis.levels:
         assert analysis.main.law.best_size(level.parabola.flops) >= 0
     assert all("FLOPs" in note for note in analysis.notes if "minimum at" in note or "losses at" in note)
+
+
+def test_a_value_at_a_bound_is_stated_in_a_note_and_has_no_interval() -> None:
+    """Losses that rise with D, and fall with N faster than any power law that a fit allows."""
+    points = law_points(num_seeds=2, num_sizes=3, levels=(1e15, 4e15, 1.6e16))
+    random = np.random.default_rng(0)
+    changed = [
+        dataclasses.replace(
+            each,
+            floor=1.0,
+            loss=1 + (each.tokens / 1e9) ** 0.1 + (each.parameters / 1e6) ** -9 + 1e-4 * random.normal(),
+        )
+        for each in points.points
+    ]
+    analysis = analyse(Points(points=changed), num_resamples=2)
+    fit = analysis.main
+    assert (fit.law.size_exponent, fit.law.data_exponent) == (MAX_EXPONENT, MIN_EXPONENT)
+    for name in ("size_exponent", "data_exponent"):
+        assert fit.estimates[name].interval is None
+    notes = " ".join(analysis.notes)
+    assert re.search(r"a is 5, its upper bound \(known E, log[^)]*\)", notes)
+    assert re.search(r"b is 0.005, its lower bound \(known E, log[^)]*\)", notes)
 
 
 def test_the_command_rejects_a_sweep_of_one_size(run: RunCommand) -> None:

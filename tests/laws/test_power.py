@@ -14,7 +14,7 @@ from bytewright.laws import power
 from bytewright.laws.law import LAW_FIELDS, fit_law
 from bytewright.laws.minimisers import solve_nonnegative
 from bytewright.laws.points import Point, Points
-from bytewright.laws.power import OBJECTIVES, Objective, fit_power_laws
+from bytewright.laws.power import MAX_EXPONENT, MIN_EXPONENT, OBJECTIVES, Objective, fit_power_laws
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
@@ -68,6 +68,24 @@ def test_a_fit_at_a_bound_is_improved_without_a_search(
     improved = fit_law(points, objective=objective, known_limit=known_limit, losses=draw, start=start)
     for name in ("limit", "size_scale", "size_exponent", "data_scale"):
         assert getattr(improved, name) == pytest.approx(getattr(searched, name), rel=2e-3), name
+
+
+@pytest.mark.parametrize("objective", ["log", "huber"])
+def test_an_exponent_at_a_bound_stays_there_only_if_it_is_best(
+    objective: Objective, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    law = replace(TRUE, limit=1.0, size_scale=20.0, size_exponent=0.001, data_scale=1e54, data_exponent=6.0)
+    points = law_points(noise=1e-3, num_seeds=2, law=replace(TRUE, limit=1.0))
+    losses = law.loss(points.sizes, points.tokens)
+    start = fit_law(points, objective=objective, known_limit=True, losses=losses)
+    assert (start.size_exponent, start.data_exponent) == (MIN_EXPONENT, MAX_EXPONENT)
+    inside = fit_law(points, objective=objective, known_limit=True, start=start)
+    searched = fit_law(points, objective=objective, known_limit=True)
+    assert inside.size_exponent == pytest.approx(searched.size_exponent, rel=2e-3)
+    draw = losses * np.exp(1e-3 * np.random.default_rng(1).normal(size=len(losses)))
+    monkeypatch.setattr(power, "_search", None)
+    improved = fit_law(points, objective=objective, known_limit=True, losses=draw, start=start)
+    assert (improved.size_exponent, improved.data_exponent) == (MIN_EXPONENT, MAX_EXPONENT)
 
 
 def test_coefficients_are_the_best_that_are_not_negative() -> None:

@@ -35,7 +35,7 @@ from bytewright.laws.isoflop import (
 from bytewright.laws.law import LAW_FIELDS, SYMBOLS, Law, fit_law
 from bytewright.laws.minimisers import Vector
 from bytewright.laws.points import Points
-from bytewright.laws.power import Objective
+from bytewright.laws.power import MAX_EXPONENT, MIN_EXPONENT, Objective
 from bytewright.laws.recovery import NUM_PROCEDURES, Recovery, list_parts, recover_limit
 
 LOGS = frozenset({"size_scale", "data_scale", "best_size", "best_tokens"})
@@ -57,6 +57,11 @@ class FittedLaw:
     def name(self) -> str:
         """The name of the fit in tables."""
         return f"{'known' if self.known_limit else 'fitted'} E, {self.objective}"
+
+    def determines(self, field: str) -> bool:
+        """Return whether the losses determine a value: not a known E, or the exponent of a term that is 0."""
+        scale = {"size_exponent": self.law.size_scale, "data_exponent": self.law.data_scale}.get(field, 1.0)
+        return scale > 0 and not (field == "limit" and self.known_limit)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,21 +165,22 @@ def _fit(points: Points, objective: Objective, known_limit: bool, num_resamples:
 
 
 def _list_bounds(fits: Sequence[FittedLaw]) -> list[str]:
-    """Return a note for each value that is 0 in a fit, which is the lowest value that a fit allows."""
+    """Return a note for each value that is at a bound of the fit."""
     reasons = {
-        "limit": "these points do not determine E",
-        "size_scale": "these losses do not fall with N, so a has no meaning",
-        "data_scale": "these losses do not fall with D, so b has no meaning",
+        ("limit", 0.0): "these points do not determine E",
+        ("size_scale", 0.0): "these losses do not fall with N, so a has no meaning",
+        ("data_scale", 0.0): "these losses do not fall with D, so b has no meaning",
+        ("size_exponent", MIN_EXPONENT): "these losses hardly fall with N",
+        ("data_exponent", MIN_EXPONENT): "these losses hardly fall with D",
+        ("size_exponent", MAX_EXPONENT): "these losses fall faster with N than a fit allows",
+        ("data_exponent", MAX_EXPONENT): "these losses fall faster with D than a fit allows",
     }
     notes = []
-    for field, reason in reasons.items():
-        found = [
-            fit.name
-            for fit in fits
-            if getattr(fit.law, field) == 0 and not (field == "limit" and fit.known_limit)
-        ]
+    for (field, bound), reason in reasons.items():
+        found = [fit.name for fit in fits if getattr(fit.law, field) == bound and fit.determines(field)]
         if found:
-            notes.append(f"{SYMBOLS[field]} is 0, its lower bound ({'; '.join(found)}): {reason}.")
+            side = "upper" if bound == MAX_EXPONENT else "lower"
+            notes.append(f"{SYMBOLS[field]} is {bound:g}, its {side} bound ({'; '.join(found)}): {reason}.")
     return notes
 
 

@@ -142,8 +142,10 @@ class _Problem:
         return root
 
 
-def _are_allowed(exponents: Vector) -> bool:
-    return bool(exponents.min() >= MIN_EXPONENT and exponents.max() <= MAX_EXPONENT)
+def _list_inward_steps(exponents: Vector) -> Vector:
+    """Return for each exponent 1 at the lower bound, -1 at the upper bound, and 0 between the bounds."""
+    steps: Vector = (exponents == MIN_EXPONENT) * 1.0 - (exponents == MAX_EXPONENT)
+    return steps
 
 
 # Variable projection: the coefficients for given exponents, and a search over the exponents
@@ -154,10 +156,14 @@ def _search(problem: _Problem) -> Solution:
     grid = [np.log(np.array(exponents)) for exponents in product(GRID, repeat=problem.num_terms)]
     starts = sorted(grid, key=lambda each: _solve_roughly(problem, np.exp(each)))[:NUM_STARTS]
 
-    def profile(log_exponents: Vector) -> float:
-        return _solve_coefficients(problem, np.exp(log_exponents))[0]
+    def limit_exponents(log_exponents: Vector) -> Vector:
+        limited: Vector = np.clip(np.exp(log_exponents), MIN_EXPONENT, MAX_EXPONENT)
+        return limited
 
-    exponents = np.exp(min((minimise(profile, first, 0.2) for first in starts), key=profile))
+    def profile(log_exponents: Vector) -> float:
+        return _solve_coefficients(problem, limit_exponents(log_exponents))[0]
+
+    exponents = limit_exponents(min((minimise(profile, first, 0.2) for first in starts), key=profile))
     _, coefficients = _solve_coefficients(problem, exponents)
     limit, scales = problem.split(coefficients)
     return limit, scales, exponents
@@ -179,8 +185,6 @@ def _solve_roughly(problem: _Problem, exponents: Vector) -> float:
 
 def _solve_coefficients(problem: _Problem, exponents: Vector) -> tuple[float, Vector]:
     """Return the objective and the best non-negative coefficients for given exponents."""
-    if not _are_allowed(exponents):
-        return np.inf, np.zeros(len(exponents) + 1)
     columns, offset = problem.columns(exponents), problem.offset
     if problem.objective == "linear":
         target = problem.y - offset
@@ -221,13 +225,14 @@ class _GaussNewton:
     def improve(self, start: PowerFit, centres: tuple[float, ...]) -> Solution | None:
         """Return the solution near a fit; None if the steps fail.
 
-        A coefficient that a step would make negative becomes 0 and stays 0. If another value would be better
-        in the end, the steps have failed.
+        A coefficient that a step would make negative becomes 0 and stays 0. An exponent that is at a bound at
+        the start stays there. If another value would be better in the end, the steps have failed.
         """
         limits = [start.limit] if self.problem.limit is None else []
         scales = [c * x**-p for c, x, p in zip(start.scales, centres, start.exponents, strict=True)]
         values = np.array([*limits, *scales, *start.exponents])
-        is_free = np.concatenate([values[self.coefficients] > 0, values[self.scales] > 0])
+        is_free = values > 0
+        is_free[self.exponents] = is_free[self.scales] & (_list_inward_steps(values[self.exponents]) == 0)
         current = np.inf
         for _ in range(IMPROVING_STEPS):
             advanced = self._advance(values, is_free, current)
@@ -240,7 +245,7 @@ class _GaussNewton:
                 if exponent is not None:  # the exponent of a term has no effect if its coefficient is 0
                     is_free[exponent] = False
             elif current - found <= 1e-9 * found:
-                if self._can_grow(values):
+                if self._can_grow(values) or self._can_leave_bound(values):
                     return None
                 return (*self.problem.split(values[self.coefficients]), values[self.exponents])
             current = found
@@ -303,9 +308,17 @@ class _GaussNewton:
                     return True
         return False
 
+    def _can_leave_bound(self, values: Vector) -> bool:
+        """Return whether an exponent at a bound should be within its bounds."""
+        jacobian, residual = self._linearise(values)
+        slopes = jacobian[:, self.exponents] * _list_inward_steps(values[self.exponents])
+        least = 1e-6 * np.linalg.norm(slopes, axis=0) * np.linalg.norm(residual)
+        return bool((residual @ slopes > least).any())
+
     def _evaluate(self, values: Vector) -> float:
-        """Return the objective of coefficients and exponents; infinite if one is not allowed."""
-        if values.min() < 0 or not _are_allowed(values[self.exponents]):
+        """Return the objective of coefficients and exponents; infinite if one is beyond its bounds."""
+        exponents = values[self.exponents]
+        if values.min() < 0 or exponents.min() < MIN_EXPONENT or exponents.max() > MAX_EXPONENT:
             return np.inf
         _, prediction = self._predict(values)
         return self.problem.evaluate(prediction) if prediction.min() > 0 else np.inf
