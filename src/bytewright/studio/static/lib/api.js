@@ -114,7 +114,8 @@ let asking = null;
 /** Ask for the API key until the server accepts it; the server then sets a cookie. */
 function askForKey() {
   asking ??= new Promise((done) => {
-    const input = h("input", { type: "password", autocomplete: "current-password", required: true });
+    // Without `autofocus` the focus would be in the first field, the invisible user name.
+    const input = h("input", { type: "password", autocomplete: "current-password", required: true, autofocus: true });
     const problem = h("p", { class: "error", role: "alert" });
     // A user name, because password managers require one.
     const user = h("input", { class: "hidden", autocomplete: "username", value: "studio", tabindex: -1, "aria-hidden": "true" });
