@@ -14,15 +14,19 @@ from typing import Any
 import pytest
 
 from bytewright.account import TrainingSetup, find_device, find_preset, training_costs
+from bytewright.experiments.listing import make_row
 from bytewright.studio.app import read_static
 from bytewright.studio.context import MAX_STREAMS
 from bytewright.tokenizer import Tokenizer
 from bytewright.tokenizer.inspect import show_token
+from bytewright.train.metrics_log import MetricsLog
 from bytewright.train.run_files import RunWriter
 from studios import (
     HANG_SECONDS,
     OpenStudio,
     append_records,
+    evaluated,
+    make_record,
     open_studio,
     write_floor,
     write_run,
@@ -154,6 +158,36 @@ def test_a_summary_has_the_last_figures_and_the_floor(studio: OpenStudio) -> Non
     assert run["floor"] == 0.4
     assert run["floor_nats"] == pytest.approx(0.8)  # two nats per bit per byte in these records
     assert run["validation_loss"] == pytest.approx(2 * run["bits_per_byte"])
+
+
+FIGURES = ("step", "tokens", "loss", "validation_loss", "bits_per_byte", "seconds", "tokens_per_second")
+
+
+def test_a_summary_has_the_figures_of_the_command_runs(tmp_path: Path) -> None:
+    speeds = {30: 900.0, 40: 100.0}
+    for name in ("complete", "diverged"):
+        path = write_run(tmp_path / name, steps=50, end=20)
+        log = MetricsLog(path / "metrics.jsonl", (path / "metrics.jsonl").stat().st_size)
+        for step, speed in speeds.items():
+            log.write(make_record(step, tokens_per_second=speed, **evaluated(step)))
+        if name == "complete":
+            log.write(make_record(50, tokens_per_second=200.0, mfu=0.25))
+            log.write({"event": "ended", "ending": "steps", "step": 50, "limit": 50})
+        else:
+            for step in range(41, 51):
+                log.write({"event": "refused_step", "step": step})
+            log.write({"event": "ended", "ending": "diverged", "step": 50})
+        log.close()
+    with open_studio(tmp_path) as studio:
+        runs = list_runs(studio)
+    for name, run in runs.items():
+        row = make_row(tmp_path / name)
+        assert run["state"] == row["status"] == name
+        assert {key: run[key] for key in FIGURES} == {key: row[key] for key in FIGURES}
+        assert run["has_curve"]
+    assert runs["complete"]["tokens_per_second"] == 640  # the median of 640, 640, 900, 100 and 200
+    assert runs["complete"]["mfu"] == 0.25
+    assert (runs["diverged"]["step"], runs["diverged"]["validation_loss"]) == (40, None)
 
 
 def test_a_run_has_settings_records_and_samples(studio: OpenStudio) -> None:

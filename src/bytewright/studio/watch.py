@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from bytewright.errors import BytewrightError
-from bytewright.experiments.records import read_document_figures, read_floor
+from bytewright.experiments.records import RunRecord, measured_costs, read_document_figures, read_floor
 from bytewright.studio.context import Studio
 from bytewright.studio.folder import Found, Scan, StudioFolder
 from bytewright.train.metrics import finite, is_finite
@@ -34,7 +34,8 @@ REFRESH_SECONDS = 0.5
 """After this time a refresh ends, so that the page shows the first of many runs at once."""
 SPEED_RECORDS = 20
 """The remaining time is estimated from the speed over this many last records."""
-LAST_FIGURES = ("loss", "validation_loss", "bits_per_byte", "tokens_per_second", "tokens", "seconds", "mfu")
+RESULTS = ("loss", "validation_loss", "bits_per_byte")
+COSTS = ("tokens", "seconds", "tokens_per_second", "mfu")
 
 
 class WatchedRun:
@@ -83,15 +84,21 @@ class WatchedRun:
         num_steps = run.find_num_steps(settings)
         documents = read_document_figures(run.outcome, lines, run.path)
         floor = read_floor(settings.get("data.validation"))
-        figures = {name: _last_value(lines, name) for name in LAST_FIGURES}
+        record = RunRecord(name=self.name, settings=settings, lines=lines, status=status.state)
+        results = lines if record.has_results else []
+        costs = {name: _last_value(lines, name) for name in COSTS}
+        if status.state != "running":  # as `bytewright runs`: the speed is the median
+            costs |= measured_costs(lines)
         return {
             "state": status.state,
             "ending": status.ending and status.ending.label,
             "detail": status.detail,
-            "step": status.step,
+            "step": record.num_steps,
             "num_steps": num_steps,
-            **figures,
-            "document_bits_per_byte": documents.get("document_bits_per_byte"),
+            "has_curve": any(_last_value(lines, name) is not None for name in RESULTS),
+            **{name: _last_value(results, name) for name in RESULTS},
+            **{name: costs[name] for name in COSTS},
+            "document_bits_per_byte": documents.get("document_bits_per_byte") if record.has_results else None,
             "parameters": _number_in(run.costs.get("counted"), "parameters"),
             "floor": floor,
             "floor_nats": _floor_in_nats(lines, floor),

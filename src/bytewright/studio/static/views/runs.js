@@ -2,7 +2,7 @@
 import { getJson, isAbort, showError, streamEvents } from "../lib/api.js";
 import { lineChart } from "../lib/chart.js";
 import { choice, debounce, h, select } from "../lib/dom.js";
-import { formatQuantity, isNumber } from "../lib/format.js";
+import { formatQuantity } from "../lib/format.js";
 import { seriesColour } from "../lib/theme.js";
 import { AXES, Curves, METRICS } from "./runs/curves.js";
 import { drawDetails } from "./runs/details.js";
@@ -104,7 +104,7 @@ class RunsView {
   chooseFirst() {
     const sorted = this.sorted([...this.runs.values()]);
     const active = sorted.filter((run) => run.state === "running").slice(0, 3);
-    const first = active.length ? active : sorted.filter((run) => isNumber(run.loss)).slice(0, 1);
+    const first = active.length ? active : sorted.filter((run) => run.has_curve).slice(0, 1);
     return (first.length ? first : sorted.slice(0, 1)).map((run) => run.id);
   }
 

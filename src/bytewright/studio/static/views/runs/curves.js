@@ -97,5 +97,5 @@ export class Curves {
 
 /** Return whether a run has a curve: an imported run and one that has just started have none. */
 function isDrawn(run) {
-  return Boolean(run) && run.state !== "broken" && (isNumber(run.loss) || isNumber(run.validation_loss));
+  return Boolean(run?.has_curve);
 }

@@ -31,6 +31,7 @@ export function drawDetails(runs, { settings, samples, colourOf }) {
 }
 
 function drawOne(run) {
+  const median = run.state === "running" ? "" : " (median)"; // while a run is active, the speed is the current one
   return h(
     "section",
     { class: "card", "aria-label": "Selected run" },
@@ -54,9 +55,13 @@ function drawOne(run) {
           figure(
             "Tokens",
             formatCount(run.tokens),
-            isNumber(run.tokens_per_second) ? `${formatCount(run.tokens_per_second)} per second` : "",
+            isNumber(run.tokens_per_second) ? `${formatCount(run.tokens_per_second)} per second${median}` : "",
           ),
-          figure("Time", formatSeconds(run.seconds), isNumber(run.mfu) ? `${formatShare(run.mfu)} of the peak FLOPs` : ""),
+          figure(
+            "Time",
+            formatSeconds(run.seconds),
+            isNumber(run.mfu) ? `${formatShare(run.mfu)} of the peak FLOPs${median}` : "",
+          ),
           figure("Parameters", formatCount(run.parameters)),
           figure("Started", run.started ? run.started.slice(0, 10) : "–", run.started ? `${run.started.slice(11, 16)} UTC` : ""),
         ),
