@@ -6,6 +6,7 @@ Needs selenium, Chromium and its driver (Debian: chromium, chromium-driver); ski
 from __future__ import annotations
 
 import re
+import shlex
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -301,6 +302,24 @@ def test_an_address_selects_no_more_runs_than_there_are_colours(driver: Any, tmp
         assert len(set(marks)) == 8
         driver.get("about:blank")
     assert page.messages() == []
+
+
+def test_an_empty_studio_names_commands_that_write_to_its_folder(driver: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "it's empty"
+    folder.mkdir()
+    found = {}
+    with open_studio(folder) as studio:
+        page = Page(driver, studio.url)
+        for view in ("runs", "tokenizer", "write", "inside"):
+            page.open(view, width=390)
+            found[view] = shlex.split(page.text(".view code"))
+            assert page.overflowing() == []
+            assert page.script("return document.documentElement.scrollWidth") <= 390
+        driver.get("about:blank")
+    assert page.messages() == []
+    assert found["runs"] == ["bytewright", "train", "tiny", "--make-data", "--out", f"{folder}/tiny"]
+    assert found["tokenizer"][4:6] == ["--out", f"{folder}/stories-10k"]
+    assert found["write"] == found["inside"] == ["bytewright", "demo", "--out", f"{folder}/demo"]
 
 
 def test_a_run_without_records_does_not_hide_the_floor_of_another(driver: Any, tmp_path: Path) -> None:

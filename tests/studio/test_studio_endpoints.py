@@ -389,7 +389,7 @@ def test_a_key_opens_the_studio_in_a_header_or_as_a_cookie(folder: Path) -> None
     with open_studio(folder, api_key=KEY) as studio:
         assert studio.get("/").status_code == 200  # the page asks for the key
         assert studio.get("/static/studio.js").status_code == 200
-        for path in ("/api/runs", "/api/runs/events", "/reports/x", "/api/calculator"):
+        for path in ("/api/studio", "/api/runs", "/api/runs/events", "/reports/x", "/api/calculator"):
             assert studio.get(path).status_code == 401
         assert studio.get("/api/runs", headers={"Authorization": f"Bearer {KEY}"}).status_code == 200
         assert studio.post("/login", {"key": "wrong"}).status_code == 401

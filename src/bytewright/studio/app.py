@@ -67,7 +67,9 @@ def make_studio_app(studio: Studio, options: GuardOptions, *, lifespan: Lifespan
         return Response(content, headers={"cache-control": "no-cache"}, media_type=content_type)
 
     async def show_studio(request: Request) -> Response:
-        return json_response({"folder": studio.folder.name, "version": bytewright.__version__})
+        folder = studio.folder
+        about = {"folder": folder.name, "argument": folder.argument, "version": bytewright.__version__}
+        return json_response(about)
 
     async def log_in(request: Request) -> Response:
         """Exchange the API key for a cookie, which the browser sends with links and streams, too."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shlex
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -60,6 +61,8 @@ class StudioFolder:
             what = "is a file" if path.exists() else "does not exist"
             raise UsageError(f"{path} {what}; name a folder with runs", path=path)
         self.path = path.absolute()
+        self.argument = shlex.quote(str(path))
+        """The folder as the user named it, quoted for the commands that the page proposes."""
         self._clock = clock
         self._lock = threading.Lock()
         self._scan: tuple[float, Scan] | None = None

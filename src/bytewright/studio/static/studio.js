@@ -8,7 +8,7 @@ const main = document.getElementById("view");
 const nav = document.getElementById("nav");
 const live = document.getElementById("live");
 let leave = null; // the AbortController of the open view
-let studio = { folder: "", version: "" };
+let studio = { folder: "", argument: "", version: "" };
 
 /** Return the name of the view and the parameters in the address, `#/NAME?PARAMETERS`. */
 function readAddress() {

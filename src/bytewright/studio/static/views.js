@@ -15,7 +15,7 @@
  *     setParams(object) replaces these parameters in the address without opening the view again; null or ""
  *                       removes one. State that a user may want to keep or share belongs there.
  *     announce(text)    makes screen readers read out a short text
- *     studio            {folder, version}
+ *     studio            {folder, argument, version}; `argument` names the folder in a command
  *
  * Shared modules: `lib/dom.js` (elements and controls), `lib/api.js` (requests, streams of events, errors),
  * `lib/chart.js` (charts with labelled axes), `lib/format.js` (numbers and tokens as text), `lib/keys.js` (keys

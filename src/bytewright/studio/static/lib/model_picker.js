@@ -21,11 +21,11 @@ export async function pickModel(context, onChange = () => {}) {
 }
 
 /** Return what a view shows if no run has a model. */
-export function noModels() {
+export function noModels({ studio }) {
   return h(
     "div",
     { class: "notice" },
     h("p", {}, "No run in this folder has a checkpoint and a tokenizer yet. Train one, for example with "),
-    h("p", {}, h("code", {}, "bytewright demo")),
+    h("p", {}, h("code", {}, `bytewright demo --out ${studio.argument}/demo`)),
   );
 }

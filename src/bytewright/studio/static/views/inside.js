@@ -40,7 +40,7 @@ class InsideView {
       h("p", {}, "Attention, residual stream and predictions of every layer, for a text."),
     );
     if (this.picker.empty) {
-      this.element.append(heading, noModels());
+      this.element.append(heading, noModels(this.context));
       return;
     }
     this.element.append(heading, this.buildForm(), this.buildResults());

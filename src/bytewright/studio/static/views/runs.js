@@ -248,7 +248,7 @@ class RunsView {
         { class: "none" },
         h("p", {}, "This folder has no runs yet."),
         h("p", { class: "quiet" }, "Start one in a shell; it appears here at once:"),
-        h("code", {}, "bytewright train tiny --make-data"),
+        h("code", {}, `bytewright train tiny --make-data --out ${this.context.studio.argument}/tiny`),
       ));
       return;
     }

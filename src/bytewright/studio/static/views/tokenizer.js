@@ -18,15 +18,15 @@ export async function mount(element, context) {
     h("p", {}, `${formatQuantity(tokenizers.length, "tokenizer")} in ${context.studio.folder}`),
   ));
   if (tokenizers.length) await new TokenizerView(element, context, tokenizers).start();
-  else element.append(noTokenizers());
+  else element.append(noTokenizers(context));
 }
 
-function noTokenizers() {
+function noTokenizers({ studio }) {
   return h(
     "div",
     { class: "notice" },
-    h("p", {}, "This folder has no tokenizer yet. Train one in a shell:"),
-    h("code", {}, "bytewright tokenizer train stories.txt --out stories-10k --vocab-size 10000"),
+    h("p", {}, "This folder has no tokenizer yet. Train one in a shell, here on a text stories.txt:"),
+    h("code", {}, `bytewright tokenizer train stories.txt --out ${studio.argument}/stories-10k --vocab-size 10000`),
   );
 }
 

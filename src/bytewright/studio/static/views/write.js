@@ -44,7 +44,7 @@ class WriteView {
       h("h1", {}, "Write"),
       h("p", {}, "Every token with its surprise. Choose another candidate to branch."),
     );
-    if (picker.empty) this.element.append(heading, noModels());
+    if (picker.empty) this.element.append(heading, noModels(this.context));
     else this.element.append(heading, this.build(picker));
   }
 
