@@ -322,6 +322,31 @@ def test_an_empty_studio_names_commands_that_write_to_its_folder(driver: Any, tm
     assert found["write"] == found["inside"] == ["bytewright", "demo", "--out", f"{folder}/demo"]
 
 
+def test_runs_with_different_floors_share_none(driver: Any, tmp_path: Path) -> None:
+    for name, floor in (("first", 0.4), ("second", 0.5)):
+        write_run(tmp_path / name / "run")
+        write_floor(tmp_path / name, floor)
+    write_run(tmp_path / "third" / "run")
+    with open_studio(tmp_path) as studio:
+        page, ids = Page(driver, studio.url), studio.run_ids()
+
+        def open_runs(*names: str) -> str:
+            page.open(f"runs?ids={','.join(ids[f'{name}/run'] for name in names)}")
+            page.until(lambda: len(page.all(".chart path.line[d^=M]")) == 2 * len(names))
+            return page.text(".controls .check")
+
+        assert open_runs("first") == "distance to the floor"
+        assert open_runs("third") == open_runs("first", "third") == "floor unknown"
+        assert open_runs("first", "second") == "different floors"
+        assert "above the floor" in page.text(".compare")
+        for name in page.all(".runs li.selected"):
+            name.click()
+        page.until(lambda: not page.all(".runs li.selected"))
+        assert page.text(".controls .check") == ""
+        driver.get("about:blank")
+    assert page.messages() == []
+
+
 def test_a_run_without_records_does_not_hide_the_floor_of_another(driver: Any, tmp_path: Path) -> None:
     write_run(tmp_path / "first")
     write_run(tmp_path / "started", end=0)

@@ -78,8 +78,9 @@ class RunsView {
       this.drawChart();
     });
     this.knownFloor = h("span", {}, "distance to the floor");
-    this.unknownFloor = h("span", { class: "off" }, "floor unknown");
-    const text = h("span", { class: "either" }, this.knownFloor, this.unknownFloor);
+    this.unknownFloor = h("span", {}, "floor unknown");
+    this.differentFloors = h("span", {}, "different floors");
+    const text = h("span", { class: "either" }, this.knownFloor, this.unknownFloor, this.differentFloors);
     this.distanceLabel = h("label", { class: "check" }, this.distance, text);
     const metrics = Object.entries(METRICS).map(([key, each]) => [key, each.title]);
     return h(
@@ -284,14 +285,22 @@ class RunsView {
     });
     const isAbove = curves.isAboveFloor();
     this.distance.disabled = !isAbove;
-    const isUnknown = curves.needsFloor() && !isAbove;
-    this.knownFloor.classList.toggle("off", isUnknown);
-    this.unknownFloor.classList.toggle("off", !isUnknown);
+    this.showFloor(curves);
     this.distanceLabel.title = isAbove
       ? "Subtract the entropy of the text, on a log axis"
       : "Needs runs on the same text with a known entropy, with losses above it";
     const empty = this.selected.length ? "no records yet" : this.runs.size ? "select a run" : "no runs yet";
     this.chart.update({ ...curves.describe(this.isDistance && isAbove), empty });
+  }
+
+  /** Show at the check box whether the selected runs share a floor. Without selected runs it is invisible. */
+  showFloor(curves) {
+    let shown = this.knownFloor;
+    if (curves.needsFloor() && curves.floor === null) {
+      shown = curves.hasDifferentFloors() ? this.differentFloors : this.unknownFloor;
+    }
+    for (const text of shown.parentElement.children) text.classList.toggle("off", text !== shown);
+    this.distanceLabel.classList.toggle("off", !this.selected.length);
   }
 
   drawDetails() {

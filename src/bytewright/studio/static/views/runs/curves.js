@@ -61,11 +61,15 @@ export class Curves {
 
   /** Return the floor if all runs have the same, or null: different texts have different entropies. */
   findFloor() {
-    if (!this.runs.length || !this.needsFloor()) return null;
-    const bits = this.runs.map((run) => run.floor);
+    if (!this.runs.length || !this.needsFloor() || this.hasDifferentFloors()) return null;
     const floors = this.runs.map((run) => (this.metric === "loss" ? run.floor_nats : run.floor));
-    const isEqual = (each) => Math.abs(each - bits[0]) < 1e-3 * each;
-    return floors.every(isNumber) && bits.every(isEqual) ? Math.min(...floors) : null;
+    return floors.every(isNumber) ? Math.min(...floors) : null;
+  }
+
+  /** Return whether two runs have floors that are known and differ. */
+  hasDifferentFloors() {
+    const bits = this.runs.map((run) => run.floor).filter(isNumber);
+    return bits.some((each) => Math.abs(each - bits[0]) > 1e-3 * each);
   }
 
   /** Return the options of the chart: of the distances to the floor if `isDistance`, or else of the values. */
