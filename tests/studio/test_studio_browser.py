@@ -239,12 +239,38 @@ def test_an_imported_model_is_compared_in_the_settings_that_it_has(driver: Any, 
             found[row.find_element(CSS, "th").text] = dict(zip(heads, values, strict=True))
         driver.get("about:blank")
     assert page.messages() == []
+    assert re.fullmatch("[0-9a-f]{12}…", found["init.sha256"]["imported"])
     assert found["init.source"] == {"first": NONE, "second": NONE, "imported": str(tmp_path)}
     assert {name: values for name, values in found.items() if not name.startswith("init.")} == {
         "model.num_layers": {"first": "1", "second": "1", "imported": "2"},
         "optimizer.lr": {"first": "0.001", "second": "0.003", "imported": NONE},
         "loss.name": {"first": "my_loss", "second": "cross_entropy", "imported": NONE},
         "loss.options.gamma": {"first": "2", "second": NONE, "imported": NONE},
+    }
+
+
+def test_settings_without_a_value_are_compared_by_the_sizes_that_they_mean(
+    driver: Any, tmp_path: Path
+) -> None:
+    for name, d_ff in (("default", None), ("same", 64), ("other", 128)):
+        recorded = write_run(tmp_path / name, steps=100 if name == "default" else 90) / "config.json"
+        fields = without_checksum(read_json(recorded), recorded)
+        fields["model"]["d_ff"] = d_ff
+        fields["threads"] = 2 if name == "other" else None
+        recorded.write_bytes(dump_json(with_checksum(fields)))
+    with open_studio(tmp_path) as studio:
+        page, ids = Page(driver, studio.url), studio.run_ids()
+        differing = {}
+        for name in ("same", "other"):
+            page.open(f"runs?ids={ids['default']},{ids[name]}")
+            page.until(lambda: len(page.all(".compare tbody")) == 2)
+            rows = page.all(".compare tbody")[1].find_elements(CSS, "tr")[1:]
+            differing[name] = [row.text for row in rows]
+        driver.get("about:blank")
+    assert page.messages() == []
+    assert differing == {
+        "same": ["budget.steps 100 90"],
+        "other": ["model.d_ff 64 128", "budget.steps 100 90", f"threads {NONE} 2"],
     }
 
 

@@ -19,12 +19,15 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from bytewright.errors import BytewrightError, StorageError
+from bytewright.model import ModelConfig
 from bytewright.serve.protocol import json_response
 from bytewright.storage import filesystem
+from bytewright.storage.config_reader import build
 from bytewright.studio.context import Event, EventStream, Studio
 from bytewright.studio.folder import Found
 from bytewright.studio.watch import WatchedRun, Watcher
 from bytewright.train.metrics import is_finite
+from bytewright.train.recipe import unflatten
 from bytewright.train.run import Run
 
 COLUMNS = (
@@ -85,9 +88,18 @@ def read_settings(run: Run) -> dict[str, Any]:
     except (BytewrightError, OSError):
         return {}
     return {
-        key: value if isinstance(value, bool | int | str) or is_finite(value) else str(value)
-        for key, value in settings.items()
+        key: value if value is None or isinstance(value, bool | int | str) or is_finite(value) else str(value)
+        for key, value in (settings | derive_sizes(settings)).items()
     }
+
+
+def derive_sizes(settings: Mapping[str, Any]) -> dict[str, int]:
+    """Return the sizes of a model that settings may leave None; nothing if they describe no known model."""
+    try:
+        model = build(ModelConfig, unflatten(settings).get("model", {}), source="the settings")
+        return {"model.d_ff": model.ffn_width, "model.num_kv_heads": model.kv_heads}
+    except BytewrightError:  # a part of a plugin, or a field of another version
+        return {}
 
 
 async def follow_runs(watcher: Watcher, followed: Sequence[str]) -> AsyncGenerator[Event, None]:

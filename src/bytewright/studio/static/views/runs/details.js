@@ -105,7 +105,7 @@ function drawComparison(runs, { settings: settingsOf, colourOf }) {
     "tr",
     { class: className },
     h("th", { scope: "row" }, name),
-    values.map((value) => h("td", { class: "number" }, value)),
+    values.map((value) => h("td", { class: "number", title: isHash(value) && value }, shortenHash(value))),
   );
   const table = h(
     "table",
@@ -186,7 +186,7 @@ function drawSampleTitle(run, step, colour) {
 }
 
 function drawSettings(values) {
-  const settings = Object.entries(values).filter(([, value]) => value !== "None");
+  const settings = Object.entries(values).filter(([, value]) => value !== null);
   return h(
     "details",
     { class: "card" },
@@ -200,6 +200,15 @@ function commonFolder(names) {
   const folder = names[0].slice(0, names[0].lastIndexOf("/") + 1);
   if (names.every((name) => name.startsWith(folder))) return folder;
   return commonFolder([folder.slice(0, -1), ...names.slice(1)]);
+}
+
+function isHash(text) {
+  return /^[0-9a-f]{64}$/.test(text);
+}
+
+/** Return the beginning of a SHA-256; other texts are returned as they are. */
+function shortenHash(text) {
+  return isHash(text) ? `${text.slice(0, 12)}…` : text;
 }
 
 /** Return the last parts of a long name. */
