@@ -90,6 +90,22 @@ def test_a_view_fits_the_page(page: Page, studio: OpenStudio, view: str, width: 
     assert page.overflowing() == []
 
 
+@pytest.mark.parametrize("width", [390, 1000, 1400])
+def test_true_probabilities_that_arrive_move_nothing(page: Page, studio: OpenStudio, width: int) -> None:
+    open_write(page, studio, width=width)
+    page.find(".distribution")
+    places = """
+        scrollTo(0, 0);  // an element of the page is sticky
+        const parts = document.querySelectorAll(".write-text > *, .write-text h2, .write-result > .card");
+        return [...parts].map((each) => each.getBoundingClientRect().top);
+    """
+    before = page.script(places)
+    page.click(".write-form .primary")
+    wait_for_text(page)
+    assert "In the grammar" in figures(page)
+    assert page.script(places) == pytest.approx(before, abs=0.5)
+
+
 def test_a_text_is_written_and_branched(page: Page, studio: OpenStudio) -> None:
     open_write(page, studio)
     page.click(".write-form .primary")
@@ -108,6 +124,10 @@ def test_a_text_is_written_and_branched(page: Page, studio: OpenStudio) -> None:
         "In the grammar",
     }
     assert found["Tokens"] == str(count)
+    model, true, excess = (
+        float(found[f"{name}, bits"].replace("\N{MINUS SIGN}", "-")) for name in ("Model", "True", "Excess")
+    )
+    assert model - true == pytest.approx(excess, abs=0.16)  # rounded to 0.1
     assert page.all(".chart .line")
 
     page.click(".piece", 2)  # the candidates at this token

@@ -3,15 +3,15 @@ import { lineChart } from "../../lib/chart.js";
 import { figure, h } from "../../lib/dom.js";
 import { formatBits } from "../../lib/format.js";
 
-/** Return the sums over the tokens of a branch, in bits. */
+/** Return the sums in bits over the tokens of a branch, and over those that have true probabilities. */
 export function sumBits(branch) {
-  const total = { bits: 0, true: 0, excess: 0, expected: 0, numTrue: 0 };
+  const total = { bits: 0, bitsOfTrue: 0, true: 0, expected: 0, numTrue: 0 };
   for (const token of branch.tokens) {
     total.bits += token.bits ?? 0;
     if (typeof token.true_bits === "number") {
       total.numTrue += 1;
       total.true += token.true_bits;
-      total.excess += token.bits - token.true_bits;
+      total.bitsOfTrue += token.bits;
       total.expected += token.before?.expected_excess ?? 0;
     }
   }
@@ -38,17 +38,20 @@ export class Sums {
   drawFigures(branch, hasTruth) {
     const total = sumBits(branch);
     const count = branch.tokens.length;
-    const rows = [
-      ["Tokens", String(count), ""],
-      ["Model, bits", formatBits(total.bits, 1), count ? `${formatBits(total.bits / count)} / token` : ""],
-    ];
+    const rows = [["Tokens", String(count), ""]];
+    // All sums are over the same tokens, so that the excess is the difference of the two before it.
+    const numSummed = hasTruth ? total.numTrue : count;
+    const sum = (name, value, digits) => {
+      const mean = numSummed ? `${formatBits(value / numSummed, digits)} / token` : "";
+      rows.push([name, numSummed ? formatBits(value, 1) : "–", mean]);
+    };
     if (hasTruth) {
-      const mean = (value, digits) => (total.numTrue ? `${formatBits(value / total.numTrue, digits)} / token` : "");
-      rows.push(["True, bits", formatBits(total.true, 1), mean(total.true, 2)]);
-      rows.push(["Excess, bits", formatBits(total.excess, 1), mean(total.excess, 3)]);
-      rows.push(["Expected excess", formatBits(total.expected, 1), mean(total.expected, 3)]);
-      rows.push(["In the grammar", String(total.numTrue), `of ${count} tokens`]);
-    }
+      rows.push(["In the grammar", String(numSummed), "summed here"]);
+      sum("Expected excess", total.expected, 3);
+      sum("Model, bits", total.bitsOfTrue, 2); // these three are one row
+      sum("True, bits", total.true, 2);
+      sum("Excess, bits", total.bitsOfTrue - total.true, 3);
+    } else sum("Model, bits", total.bits, 2);
     this.figures.replaceChildren(...rows.map((row) => figure(...row)));
   }
 
