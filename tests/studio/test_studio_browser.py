@@ -464,6 +464,24 @@ def test_a_damaged_tokenizer_is_not_shown_at_first(driver: Any, tmp_path: Path) 
     assert all("400" in message for message in page.messages())  # the browser reports the failed requests
 
 
+def test_a_copy_of_a_tokenizer_is_not_compared_unless_requested(driver: Any, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        write_tokenizer(tmp_path / name, 300)
+    with open_studio(tmp_path) as studio:
+        page = Page(driver, studio.url)
+        page.open("tokenizer")
+        page.until(lambda: page.all(".token"))
+        second = ui.Select(page.all("section select")[1])
+        assert second.first_selected_option.text == "none"
+        second.select_by_visible_text("b")
+        page.until(lambda: len(page.all(".tokens:has(.token)")) == 2)
+        page.until(lambda: "same tokenizer" in page.all(".columns > section")[1].text)
+        second.select_by_visible_text("none")
+        page.until(lambda: "same tokenizer" not in page.all(".columns > section")[1].text)
+        driver.get("about:blank")
+    assert page.messages() == []
+
+
 def test_a_long_text_is_truncated_with_a_notice(page: Page) -> None:
     page.open("tokenizer")
     page.until(lambda: page.all(".token"))

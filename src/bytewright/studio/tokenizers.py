@@ -158,6 +158,7 @@ def describe_text(loaded: LoadedTokenizer, text: str) -> dict[str, Any]:
         for id in ids[:MAX_TOKENS]
     ]
     return {
+        "fingerprint": loaded.vocabulary.fingerprint,
         "tokens": described,
         "num_tokens": len(ids),
         "num_distinct": len(set(ids)),

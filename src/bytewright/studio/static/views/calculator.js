@@ -15,6 +15,8 @@ const BATCHES = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096];
 const TOKENS = Array.from({ length: 57 }, (_, index) => niceNumber(10 ** (6 + index / 6)));
 const SIZES = Array.from({ length: 73 }, (_, index) => niceNumber(10 ** (6 + index / 12)));
 
+const GPT2_HINT = "The gpt2 presets have the sizes of GPT-2 with a SwiGLU and an untied head, so more parameters.";
+
 export async function mount(element, context) {
   const choices = await getJson("/api/calculator", { signal: context.signal });
   new Calculator(element, context, choices).start();
@@ -95,7 +97,7 @@ class Calculator {
     this.tied.checked = this.shape.tie_embeddings;
     this.tied.addEventListener("change", () => this.change({ tie_embeddings: this.tied.checked }));
     return [
-      h("div", { class: "group" }, h("h2", {}, "Model"), field("Start from", this.preset), this.wanted),
+      h("div", { class: "group" }, h("h2", {}, "Model"), field("Start from", this.preset, GPT2_HINT), this.wanted),
       this.sizes,
       h("label", { class: "check" }, this.tied, "embedding and head share their weights"),
     ];

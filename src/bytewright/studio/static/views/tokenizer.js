@@ -70,12 +70,14 @@ class TokenizerView {
     if (second === "none") await this.second.open([""]);
     else if (ids.includes(second)) await this.second.open([second]);
     else await this.second.open(listOthers(this.tokenizers, this.first.id));
+    this.second.compare(this.first);
   }
 
   /** Split the text with both tokenizers, and save the state in the address. */
   async update() {
     this.readText();
     await Promise.all([this.first.encode(), this.second.encode()]);
+    this.second.compare(this.first);
     this.saveState();
   }
 
@@ -97,10 +99,10 @@ class TokenizerView {
   }
 }
 
-/** Return the ids of the other tokenizers; the first differ most in size, as copies are of no use. */
+/** Return the ids of tokenizers of other sizes, those that differ most first: copies are of no use. */
 function listOthers(tokenizers, id) {
   const own = tokenizers.find((each) => each.id === id);
   const distance = (each) => Math.abs(Math.log(each.num_bytes / own.num_bytes));
-  const others = tokenizers.filter((each) => each !== own).sort((a, b) => distance(b) - distance(a));
+  const others = tokenizers.filter((each) => distance(each) > 0).sort((a, b) => distance(b) - distance(a));
   return others.length ? others.map((each) => each.id) : [""];
 }

@@ -11,6 +11,7 @@ export class Panel {
   constructor({ signal }, tokenizers, isOptional) {
     this.signal = signal;
     this.id = "";
+    this.fingerprint = null; // of the vocabulary that is shown
     this.text = "";
     this.tokens = [];
     this.merges = new Map(); // id of a token → its description
@@ -20,6 +21,7 @@ export class Panel {
       this.choose(value);
       this.onSelect();
     });
+    this.same = h("p", { class: "quiet same-tokenizer", role: "status" });
     this.figures = h("dl", { class: "figures small" });
     this.flow = h("div", { class: "tokens", role: "listbox", "aria-label": "Tokens", "aria-orientation": "horizontal" });
     this.detail = h("div", { class: "merges", "aria-live": "polite" });
@@ -28,6 +30,7 @@ export class Panel {
       "section",
       { class: "card", "aria-label": isOptional ? "Second tokenizer" : "First tokenizer" },
       field(isOptional ? "Compared with" : "Tokenizer", this.select),
+      this.same,
       this.body,
     );
     this.flow.addEventListener("pointerover", (event) => this.focus(event.target.closest("[data-index]"), false));
@@ -50,10 +53,17 @@ export class Panel {
     await this.encode(ids.slice(0, MAX_TRIED));
   }
 
+  /** Say whether the other panel shows the same tokenizer, maybe under another name. */
+  compare(other) {
+    const isSame = this.fingerprint !== null && this.fingerprint === other.fingerprint;
+    this.same.textContent = isSame ? "This is the same tokenizer." : "";
+  }
+
   async encode(ids = [this.id]) {
     this.request?.abort();
     this.request = new AbortController();
     const signal = AbortSignal.any([this.request.signal, this.signal]);
+    this.fingerprint = null;
     if (!this.id) {
       this.problem?.remove();
       this.body.hidden = true;
@@ -62,6 +72,7 @@ export class Panel {
     try {
       const answer = await postJson("/api/tokenizer/encode", { tokenizer: ids, text: this.text }, { signal });
       if (answer.tokenizer !== this.id) this.choose(answer.tokenizer);
+      this.fingerprint = answer.fingerprint;
       this.problem?.remove();
       this.body.hidden = false;
       this.draw(answer);
