@@ -291,6 +291,18 @@ def test_convert_reports_settings_that_ranks_do_not_contain(
     assert Tokenizer.load(back).fingerprint == Tokenizer.load(ours).fingerprint
 
 
+def test_convert_reports_special_tokens_that_files_of_gpt2_do_not_mark(
+    run: RunCommand, tokenizer: Path, stories: Path, tmp_path: Path
+) -> None:
+    outcome = run("tokenizer", "convert", tokenizer, "--to", "gpt2", "--out", tmp_path / "gpt2")
+    assert "do not mark the special tokens <|endoftext|> (id 399)" in outcome.out
+    plain = tmp_path / "plain"
+    train = ("tokenizer", "train", stories, "--out", plain, "--vocab-size", 300, "--special-tokens")
+    assert run(*train).code == 0
+    outcome = run("tokenizer", "convert", plain, "--to", "gpt2", "--out", tmp_path / "gpt2", "--replace")
+    assert "special tokens" not in outcome.out
+
+
 def test_tokens_and_names_that_look_like_markup_are_shown_unchanged(run: RunCommand, tmp_path: Path) -> None:
     text = tmp_path / "[red].txt"
     text.write_text("[bold]:owl:[/] " * 20)

@@ -27,7 +27,7 @@ from bytewright.tokenizer.formats import (
     write_huggingface,
     write_tiktoken,
 )
-from bytewright.tokenizer.formats.gpt2 import spell, unspell
+from bytewright.tokenizer.formats.gpt2 import TokenizerWarning, spell, unspell
 from bytewright.tokenizer.reference import BYTES, encode_reference, train_bpe_reference
 from bytewright.tokenizer.vocabulary import PATTERNS, Vocabulary
 from rejection import rejects
@@ -140,10 +140,13 @@ def test_a_special_token_the_files_lack_gets_the_next_free_id(tmp_path: Path) ->
     assert again.special_tokens == {"<|end|>": vocabulary.size - 1, "<|pad|>": vocabulary.size}
 
 
-def test_an_undeclared_special_token_is_an_ordinary_token_without_a_merge(tmp_path: Path) -> None:
+def test_an_undeclared_special_token_causes_a_warning_and_is_an_ordinary_token_without_a_merge(
+    tmp_path: Path,
+) -> None:
     vocabulary = trained(specials=["<|end|>"])
     write_gpt2(vocabulary, tmp_path / "vocab.json", tmp_path / "merges.txt")
-    again = read_gpt2(tmp_path / "vocab.json", tmp_path / "merges.txt")
+    with pytest.warns(TokenizerWarning, match=r"'<\|end\|>'.*special_tokens"):
+        again = read_gpt2(tmp_path / "vocab.json", tmp_path / "merges.txt")
     assert again.special_tokens == {}
     assert again.ids_of_ordinary_tokens[b"<|end|>"] == vocabulary.special_tokens["<|end|>"]
 

@@ -390,14 +390,24 @@ class ConvertTokenizer:
             console.print_remark(warning)
         if self.to == "tiktoken":
             console.print_line(describe_lost_settings(vocabulary))
+        if self.to == "gpt2" and vocabulary.special_tokens:
+            console.print_line(
+                f"The files do not mark the special tokens {list_special_tokens(vocabulary)}; programs that"
+                " read them need these as options. Without them, such a token in a text is split."
+            )
 
 
 def describe_lost_settings(vocabulary: Vocabulary) -> str:
     """Return which settings a file of ranks does not contain, so that its readers must supply them."""
-    by_id = sorted(vocabulary.special_tokens.items(), key=lambda item: item[1])
-    specials = ", ".join(f"{special} (id {id})" for special, id in by_id)
+    specials = list_special_tokens(vocabulary)
     lost = f"the pattern ({vocabulary.pattern})" + (f" and the special tokens {specials}" if specials else "")
     return f"The file does not contain {lost}; programs that read it need them as options."
+
+
+def list_special_tokens(vocabulary: Vocabulary) -> str:
+    """Return the special tokens with their ids, in the order of these."""
+    by_id = sorted(vocabulary.special_tokens.items(), key=lambda item: item[1])
+    return ", ".join(f"{special} (id {id})" for special, id in by_id)
 
 
 def write_gpt2_folder(vocabulary: Vocabulary, out: Path, *, replace: bool) -> None:

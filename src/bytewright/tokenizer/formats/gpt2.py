@@ -11,6 +11,7 @@ end `Ċ`. A merge is two spellings separated by a space.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -30,6 +31,10 @@ _UNSPELL = {ord(character): chr(byte) for byte, character in _SPELL.items()} | d
 HEADER = "#version: 0.2"
 LONGEST_TOKEN_TO_SPLIT = 256
 """Splitting a token at every position costs the square of its length."""
+
+
+class TokenizerWarning(UserWarning):
+    """A token that no merge makes is not declared as a special token, so no text is encoded to it."""
 
 
 def write_gpt2(vocabulary: Vocabulary, vocab_path: atomic.StrPath, merges_path: atomic.StrPath) -> None:
@@ -58,7 +63,11 @@ def spell_with_special_tokens(vocabulary: Vocabulary) -> dict[str, int]:
 def read_gpt2(
     vocab_path: atomic.StrPath, merges_path: atomic.StrPath, special_tokens: Iterable[str] | None = None
 ) -> Vocabulary:
-    """Return the vocabulary of both files; special tokens that `vocab.json` lacks get the next free ids."""
+    """Return the vocabulary of both files; special tokens that `vocab.json` lacks get the next free ids.
+
+    Without special tokens, a token that no merge makes causes a `TokenizerWarning`: GPT-2's own files have
+    one, <|endoftext|>, which is split like other text unless it is declared.
+    """
     special_tokens = list_special_tokens(special_tokens)
     specials = set(special_tokens)
     vocab = Json.read(vocab_path)
@@ -73,6 +82,16 @@ def read_gpt2(
     with naming_files(vocab_path, merges_path):
         vocabulary = Vocabulary.from_parts(tokens, merges, special_tokens)
     _check_complete(vocabulary, known, Path(merges_path))
+    unmade = [token for token in vocabulary.ids_of_ordinary_tokens if token not in known]
+    if unmade and not special_tokens:
+        more = f" (and {len(unmade) - 1:,} others)" if len(unmade) > 1 else ""
+        shown = shorten(unmade[0].decode(errors="backslashreplace"))
+        message = (
+            f"{Path(vocab_path)}: no merge makes the token {shown}{more}, so no text is encoded to it; if it"
+            " is a special token, name it in special_tokens, or in --special-tokens of `bytewright tokenizer"
+            " convert` to make a tokenizer that contains it"
+        )
+        warnings.warn(message, TokenizerWarning, stacklevel=2)
     return vocabulary
 
 
