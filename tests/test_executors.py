@@ -37,7 +37,7 @@ def test_a_wrong_address_is_rejected(address: str) -> None:
 
 def test_without_dask_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "distributed", None)
-    with pytest.raises(UsageError, match=r"bytewright\[cluster\]"), open_cluster("local:2"):
+    with pytest.raises(UsageError, match=r"pip install '\.\[cluster\]'"), open_cluster("local:2"):
         pass
 
 

@@ -104,7 +104,7 @@ def _import_distributed() -> Any:
     try:
         return importlib.import_module("distributed")
     except ImportError:
-        message = "a cluster needs Dask; install it with pip install 'bytewright[cluster]'"
+        message = "a cluster needs Dask; install it in the clone of Bytewright with: pip install '.[cluster]'"
         raise UsageError(message, key="cluster", expected="distributed") from None
 
 

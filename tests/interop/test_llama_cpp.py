@@ -23,7 +23,7 @@ from texts import WORDS
 from trained_runs import train_runs
 
 llama_cpp = pytest.importorskip(
-    "llama_cpp", reason="llama-cpp-python is missing: pip install 'bytewright[interop]' (compiles llama.cpp)"
+    "llama_cpp", reason="llama-cpp-python is missing: pip install '.[interop]' (compiles llama.cpp)"
 )
 pytest.importorskip("gguf", reason="the package gguf is missing: pip install gguf")
 

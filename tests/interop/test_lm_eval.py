@@ -27,7 +27,7 @@ from conftest import HANG_SECONDS
 from rejection import rejects
 from trained_runs import train_runs
 
-pytest.importorskip("lm_eval", reason="lm-eval is missing: pip install 'bytewright[interop]'")
+pytest.importorskip("lm_eval", reason="lm-eval is missing: pip install '.[interop]'")
 # Packages that the harness imports cause these; they say nothing about Bytewright.
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),

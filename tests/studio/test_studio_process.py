@@ -72,5 +72,5 @@ def test_a_missing_extra_is_one_sentence(tmp_path: Path) -> None:
         env=environment,
     )
     assert done.returncode == 2
-    assert "pip install 'bytewright[serve]'" in done.stderr
+    assert "pip install '.[serve]'" in done.stderr
     assert done.stderr.count("\n") == 1

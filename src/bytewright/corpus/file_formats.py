@@ -264,10 +264,10 @@ DECOMPRESS: dict[str, Callable[[Path, Iterator[bytes]], Iterator[bytes]]] = {
 
 
 def import_extra(module: str, path: Path) -> Any:
-    """Import an optional dependency, or raise an error that names the extra to install."""
+    """Import an optional dependency, or raise an error that names the package to install."""
     try:
         return importlib.import_module(module)
     except ImportError:
         package = module.split(".")[0]
-        problem = f"reading this file needs {package}; install it with pip install 'bytewright[corpus]'"
+        problem = f"reading this file needs {package}; install it with: pip install {package}"
         raise UsageError.at(path, problem, expected=package) from None

@@ -56,7 +56,8 @@ def needs_extra(command: str) -> Iterator[None]:
         if str(error.name).startswith("bytewright"):
             raise
         message = (
-            f"{command} needs packages that are not installed ({error}); pip install 'bytewright[serve]'"
+            f"{command} needs packages that are not installed ({error}); install them in the clone of"
+            " Bytewright with: pip install '.[serve]'"
         )
         raise UsageError(message) from None
 
@@ -86,8 +87,8 @@ class Serve(ServerCommand):
 
     Many requests are generated at the same time. A request with a seed gets the same text whatever else is
     served. Other machines can connect only if --host allows it; then an API key is required. The paths are
-    /v1/completions, /v1/models, /tokenize, /detokenize, /health and /metrics. Install the extra: pip install
-    'bytewright[serve]'.
+    /v1/completions, /v1/models, /tokenize, /detokenize, /health and /metrics. `make setup` installs what the
+    server needs; without it, run pip install '.[serve]' in the clone of Bytewright.
 
     For example:
       bytewright serve runs/tiny
@@ -183,8 +184,8 @@ class OpenStudio(ServerCommand):
 
     The views: curves of runs while they train, tokens of a text, writing with a model, attention and
     predictions inside a model, and a calculator of costs. The page needs no network. Nothing is written.
-    Other machines can connect only if --host allows it; then an API key is required. Install the extra: pip
-    install 'bytewright[serve]'.
+    Other machines can connect only if --host allows it; then an API key is required. `make setup` installs
+    what the page needs; without it, run pip install '.[serve]' in the clone of Bytewright.
 
     For example:
       bytewright studio

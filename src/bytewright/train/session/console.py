@@ -208,8 +208,8 @@ def import_summary_writer() -> Any:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
         raise UsageError(
-            "tensorboard = true needs the package tensorboard, which is not installed; install it with"
-            " pip install 'bytewright[tensorboard]', or omit it: metrics.jsonl is written in any case",
+            "tensorboard = true needs the package tensorboard, which is not installed; install it with: pip"
+            " install tensorboard, or omit the setting: metrics.jsonl is written in any case",
             key="tensorboard",
         ) from None
     return SummaryWriter
