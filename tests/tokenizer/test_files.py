@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -429,6 +430,20 @@ def test_an_empty_folder_is_an_error(tmp_path: Path) -> None:
         folder.mkdir(exist_ok=True)
         with rejects(FormatError, path=folder):
             read_vocabulary(folder)
+
+
+def test_a_folder_or_file_without_a_tokenizer_is_an_error_that_names_one(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.json").write_text("{}")
+    with pytest.raises(FormatError, match="is not a tokenizer: it has no"):
+        read_vocabulary(tmp_path / "run")
+    write_bytewright(trained(), tmp_path / "run" / "tokenizer")
+    with pytest.raises(FormatError, match=re.escape(f"name {tmp_path / 'run' / 'tokenizer'}")):
+        read_vocabulary(tmp_path / "run")
+    for text in ("A gloomy kitten", "Once upon a time"):  # "Once" is base64
+        (tmp_path / "text.txt").write_text(text)
+        with pytest.raises(FormatError, match=r"is not a tokenizer.*and the text after it"):
+            read_vocabulary(tmp_path / "text.txt")
 
 
 # The real GPT-2

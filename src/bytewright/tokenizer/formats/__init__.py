@@ -79,6 +79,11 @@ def read_vocabulary(
         raise UsageError.at(path, "contains its special tokens, so none can be given", key="special_tokens")
     if not is_folder or "tokenizer.json" in names:
         return read_huggingface(path / "tokenizer.json" if is_folder else path)
+    if names.isdisjoint({"manifest.json", "vocabulary.json"}):
+        problem = "is not a tokenizer: it has no vocabulary.json, vocab.json or tokenizer.json"
+        if (path / "tokenizer" / "manifest.json").is_file():
+            problem = f"is not a tokenizer, but contains one; name {path / 'tokenizer'}"
+        raise FormatError.at(path, problem)
     return read_bytewright(path)
 
 

@@ -81,6 +81,12 @@ def _read_ranks(path: atomic.StrPath) -> dict[int, bytes]:
             tokens[int(rank)] = token
             line_of[token] = number
             continue
+        if number == 1:  # probably a text
+            problem = (
+                f"is not a tokenizer: line 1: {problem}; name a folder of Bytewright or GPT-2, a"
+                " tokenizer.json, or a file of tiktoken ranks, and the text after it"
+            )
+            raise FormatError.at(path, problem)
         raise FormatError.at(path, f"line {number}: {problem}")
     return tokens
 
