@@ -25,7 +25,7 @@ ORDER = {
     """),
     "bytewright.train": _names("""
         config step evaluate metrics metrics_log outcome recipe checkpoint_list checkpoint
-        saved_model setup run_files session run run_model
+        run_files saved_model setup session run run_model
     """),
     "bytewright.train.session": _names("""
         part_check console costs engine timing recorder resume_policy initial_weights ranks loop start

@@ -25,8 +25,8 @@ from bytewright.model import ModelConfig, TransformerLM
 from bytewright.tokenizer import Tokenizer
 from bytewright.tokenizer.train import train_tokenizer
 from bytewright.train import train
-from bytewright.train.checkpoint_list import find_checkpoint
 from bytewright.train.run import Run
+from bytewright.train.run_files import find_checkpoint
 from conftest import RunCommand
 from rejection import rejects
 from runs import make_config

@@ -19,7 +19,7 @@ from bytewright.optim.fused import FusedAdamW
 from bytewright.optim.reference import SGD, AdamW, CombinedOptimizer, Muon
 from bytewright.storage import atomic
 from bytewright.train.checkpoint import CheckpointFolder, plain_state_dict
-from bytewright.train.checkpoint_list import find_checkpoint
+from bytewright.train.run_files import find_checkpoint
 from bytewright.train.saved_model import load_checkpoint, load_model, save_checkpoint
 from rejection import rejects
 from runs import equal

@@ -22,10 +22,9 @@ from bytewright.model.hf_llama import write_llama
 from bytewright.storage import atomic, filesystem
 from bytewright.storage.atomic import write_json
 from bytewright.train import Run, resume, train
-from bytewright.train.checkpoint_list import find_checkpoint
 from bytewright.train.metrics_log import MetricsLog, read_metrics
 from bytewright.train.outcome import RunStatus
-from bytewright.train.run_files import RunWriter, is_locked, read_run_config
+from bytewright.train.run_files import RunWriter, find_checkpoint, is_locked, read_run_config
 from bytewright.train.run_model import import_llama, open_model, write_imported_model
 from rejection import PowerCutError, rejects
 from runs import make_config
@@ -91,6 +90,23 @@ def test_runs_in_a_folder_are_named_unless_they_are_hidden(
         with rejects(UsageError, path=Path(path)) as caught:
             find_checkpoint(path)
         assert f"contains runs: {named};" in str(caught.value)
+
+
+def test_an_error_states_why_a_folder_has_no_checkpoint(tmp_path: Path) -> None:
+    def error() -> str:
+        with rejects(UsageError, path=tmp_path) as caught:
+            find_checkpoint(tmp_path)
+        return str(caught.value)
+
+    assert "is not a run" in error()
+    (tmp_path / "config.json").write_text("{}")
+    assert "is a run without a checkpoint" in error()
+    (tmp_path / "outcome.json").write_text("{}")
+    assert 'keep = "model"' in error()
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    assert f"bytewright import {tmp_path}" in error()
+    with rejects(UsageError, path=tmp_path):
+        resume(tmp_path)
 
 
 def test_a_run_that_cannot_be_created_is_not_locked(tmp_path: Path) -> None:

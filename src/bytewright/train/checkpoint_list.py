@@ -8,9 +8,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
-from bytewright.errors import FormatError, UsageError
+from bytewright.errors import FormatError
 from bytewright.formatting import format_names
 from bytewright.storage import atomic
 
@@ -66,32 +66,6 @@ def open_checkpoint(path: Path) -> atomic.Folder:
         kind = folder.about.get("kind")
         raise FormatError.at(path, f"is not a checkpoint but {kind!r}", expected=FORMAT, found=kind)
     return folder
-
-
-def find_checkpoint(path: atomic.StrPath, *, which: str = "best") -> Path:
-    """Return the folder of a checkpoint: `path` itself, or the "best" or "last" one of the run at `path`."""
-    path = Path(path)
-    if which not in get_args(Which):
-        raise UsageError(f"which must be 'best' or 'last', not {which!r}", key="which", found=which)
-    if not path.exists():
-        raise UsageError.at(path, "does not exist; name the folder of a run or of one checkpoint")
-    if (path / STATE).is_file():
-        return path
-    checkpoints = CheckpointList(path / CHECKPOINTS)
-    steps = checkpoints.steps()
-    if not path.is_dir():
-        raise UsageError.at(path, "is a file; name the folder of a run or of one checkpoint")
-    if not steps:
-        missing = (
-            "holds no checkpoint; it is not a run, or its model was not kept (sweeps keep models only with"
-            ' keep = "model")'
-        )
-        raise UsageError.at(path, format_runs_in(path, f"{CHECKPOINTS}/step-*") or missing)
-    if which == "best":
-        best = open_checkpoint(checkpoints.at(steps[-1])).read_json(STATE)
-        if isinstance(best, dict) and best.get("best_step") in steps:
-            return checkpoints.at(best["best_step"])
-    return checkpoints.at(steps[-1])
 
 
 def format_runs_in(folder: Path, marker: str) -> str:

@@ -20,13 +20,21 @@ import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import bytewright
 from bytewright.errors import BytewrightError, StorageError, UsageError
 from bytewright.plugins import COPIES, PLUGINS, check_loaded, check_recorded, write_plugins
 from bytewright.storage import atomic, filesystem
-from bytewright.train.checkpoint_list import CHECKPOINTS, CheckpointList, format_runs_in
+from bytewright.storage.json_reader import Json
+from bytewright.train.checkpoint_list import (
+    CHECKPOINTS,
+    STATE,
+    CheckpointList,
+    Which,
+    format_runs_in,
+    open_checkpoint,
+)
 from bytewright.train.config import TrainConfig
 from bytewright.train.recipe import flatten, read_config, to_plain
 
@@ -154,6 +162,8 @@ def read_run_config(path: Path) -> TrainConfig:
             message = f"{path} is an imported model, which has no training to continue; start a run from it"
             raise UsageError(f"{message} with `bytewright train RECIPE --init {path}`", path=path)
         raise UsageError.at(path, describe_no_run(path))
+    if is_llama_folder(path):
+        raise UsageError.at(path, describe_no_run(path))
     check_loaded(path)
     config = read_config(path / CONFIG)
     check_recorded(path, flatten(to_plain(config)))
@@ -165,13 +175,57 @@ def is_imported(path: Path) -> bool:
     return not (path / CONFIG).is_file() and CheckpointList(path / CHECKPOINTS).steps() == [0]
 
 
+def is_llama_folder(path: Path) -> bool:
+    """Return whether a folder is a model of `transformers`, not a run or a checkpoint."""
+    is_ours = (path / CHECKPOINTS).is_dir() or (path / STATE).is_file()
+    return (
+        not is_ours
+        and (path / CONFIG).is_file()
+        and Json.read(path / CONFIG).get("model_type").value is not None
+    )
+
+
 def describe_no_run(path: Path) -> str:
     """Return why `path` is not a run, with the runs that it contains or belongs to."""
     if path.is_file():
         return "is a file; name the folder of a run"
+    if is_llama_folder(path):
+        return f"is a model of transformers; make a run of it with `bytewright import {path} --out RUN`"
     if path.parent.name == CHECKPOINTS and (path.parent.parent / CONFIG).is_file():
         return f"is a checkpoint; name its run, {path.parent.parent}"
     return format_runs_in(path, ENVIRONMENT) or f"is not a run: it has no {CONFIG}"
+
+
+def describe_no_checkpoint(path: Path) -> str:
+    """Return why the folder `path` has no checkpoint."""
+    if not (path / CONFIG).is_file() or is_llama_folder(path):
+        return describe_no_run(path)
+    if (path / OUTCOME).is_file():
+        return 'has no checkpoint: sweeps keep the models of their runs only with keep = "model"'
+    return "is a run without a checkpoint: it ended before it saved one, or its checkpoints were removed"
+
+
+def find_checkpoint(path: atomic.StrPath, *, which: str = "best") -> Path:
+    """Return the folder of a checkpoint: `path` itself, or the "best" or "last" one of the run at `path`."""
+    path = Path(path)
+    if which not in get_args(Which):
+        raise UsageError(f"which must be 'best' or 'last', not {which!r}", key="which", found=which)
+    if not path.exists():
+        raise UsageError.at(path, "does not exist; name the folder of a run or of one checkpoint")
+    if (path / STATE).is_file():
+        return path
+    checkpoints = CheckpointList(path / CHECKPOINTS)
+    steps = checkpoints.steps()
+    if not path.is_dir():
+        raise UsageError.at(path, "is a file; name the folder of a run or of one checkpoint")
+    if not steps:
+        runs = format_runs_in(path, f"{CHECKPOINTS}/step-*")
+        raise UsageError.at(path, runs or describe_no_checkpoint(path))
+    if which == "best":
+        best = open_checkpoint(checkpoints.at(steps[-1])).read_json(STATE)
+        if isinstance(best, dict) and best.get("best_step") in steps:
+            return checkpoints.at(best["best_step"])
+    return checkpoints.at(steps[-1])
 
 
 def read_if_present(path: Path) -> dict[str, Any]:

@@ -22,11 +22,12 @@ from bytewright.plugins import check_loaded
 from bytewright.registry import accepting_unknown_parts
 from bytewright.storage import atomic
 from bytewright.train import run_files
-from bytewright.train.checkpoint_list import CHECKPOINTS, Which, find_checkpoint
+from bytewright.train.checkpoint_list import CHECKPOINTS, Which
 from bytewright.train.config import DeviceName, Precision, TrainConfig, Windows
 from bytewright.train.evaluate import Evaluation, EvaluationSet
 from bytewright.train.recipe import read_config
 from bytewright.train.run import Run
+from bytewright.train.run_files import find_checkpoint
 from bytewright.train.saved_model import load_model, read_model_config
 from bytewright.train.session.initial_weights import InitialWeights
 from bytewright.train.setup import count_token_bytes, dtype_of, open_tokens, select_device

@@ -36,7 +36,8 @@ from bytewright.train.checkpoint import (
     unpack,
     write_tensors,
 )
-from bytewright.train.checkpoint_list import FORMAT, STATE, Which, find_checkpoint, open_checkpoint
+from bytewright.train.checkpoint_list import FORMAT, STATE, Which, open_checkpoint
+from bytewright.train.run_files import find_checkpoint
 
 
 def read_model_config(checkpoint: Path) -> ModelConfig:

@@ -38,9 +38,9 @@ from bytewright.registry import accepting_unknown_parts
 from bytewright.storage import atomic
 from bytewright.storage.json_reader import Json
 from bytewright.train.checkpoint import write_tensors
-from bytewright.train.checkpoint_list import CHECKPOINTS, STATE, Which, find_checkpoint
+from bytewright.train.checkpoint_list import CHECKPOINTS, Which
 from bytewright.train.recipe import read_config
-from bytewright.train.run_files import CONFIG, INIT, TOKENIZER, read_init
+from bytewright.train.run_files import CONFIG, INIT, TOKENIZER, find_checkpoint, is_llama_folder, read_init
 from bytewright.train.saved_model import read_checkpoint_file, read_model_config, read_optimizer, read_weights
 from bytewright.train.setup import Inputs
 
@@ -252,16 +252,6 @@ def read_recorded(run: Path, *, mapped: bool = False) -> InitialWeights | None:
         message = f"its weights have changed since the run started from them, and {again}"
         raise FormatError.at(source, message, key="sha256", expected=sha256, found=init.sha256)
     return init
-
-
-def is_llama_folder(path: Path) -> bool:
-    """Return whether a folder is a model of `transformers`, not a run or a checkpoint."""
-    is_ours = (path / CHECKPOINTS).is_dir() or (path / STATE).is_file()
-    return (
-        not is_ours
-        and (path / CONFIG).is_file()
-        and Json.read(path / CONFIG).get("model_type").value is not None
-    )
 
 
 def read_step(checkpoint: Path) -> int:
