@@ -127,6 +127,17 @@ def test_evaluate_explains_the_difference_to_the_recorded_figures(
     assert "training recorded" not in elsewhere.out  # it did not measure this file
 
 
+def test_evaluate_names_a_remedy_for_tokens_of_another_tokenizer_and_for_a_text(
+    place: Path, run: RunCommand, stories: Path
+) -> None:
+    assert run("train", "small.toml", "--out", "a").code == 0
+    assert run("tokenizer", "train", stories, "--out", "larger", "--vocab-size", "450").code == 0
+    assert run("tokenizer", "encode", "larger", stories, "--out", "larger.npy").code == 0
+    assert f"encode the text with {place / 'a/tokenizer'}" in run("evaluate", "a", "larger.npy").err
+    rejected = run("evaluate", "a", stories)
+    assert_rejected(rejected, "`bytewright tokenizer encode`, or measure its stories with --stories")
+
+
 def test_only_texts_that_the_model_ended_have_an_end_token(
     place: Path, run: RunCommand, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -341,7 +341,10 @@ def _read_header(file: BinaryIO, path: Path) -> tuple[np.dtype[Any], int]:
     """Return the type and the length of the array at the position of an open file."""
     start = file.read(10)
     if start[:6] != _MAGIC:
-        message = f"{path}: is not an .npy file: it begins with {start[:6]!r}"
+        message = (
+            f"{path}: is not an .npy file: it begins with {start[:6]!r}; if it is a text, encode it with"
+            " `bytewright tokenizer encode`"
+        )
         raise FormatError(message, path=path, key="magic", expected=_MAGIC, found=start[:6])
     literal = file.read(int.from_bytes(start[8:10], "little"))
     match = _LITERAL.fullmatch(literal)

@@ -131,7 +131,8 @@ def evaluate_run(
     if file is None:
         raise UsageError(f"{path} has no validation data of its own; name a token file to evaluate on")
     model_config = read_model_config(saved.checkpoint)
-    tokens = open_tokens(file, model_config)
+    tokenizer = saved.run.tokenizer_path or "the tokenizer of the model"
+    tokens = open_tokens(file, model_config, f"encode the text with {tokenizer}")
     token_bytes = _find_token_bytes(saved, tokens)
     target = select_device(device)
     model = saved.load(device=target, precision=saved.training_precision)

@@ -163,15 +163,18 @@ def text_sampler_of(config: TrainConfig, inputs: Inputs) -> Callable[[Transforme
     )
 
 
-def open_tokens(path: Path, model: ModelConfig) -> TokenFile:
-    """Open a token file; raise unless the model has all its ids and it holds at least one window."""
+def open_tokens(path: Path, model: ModelConfig, remedy: str | None = None) -> TokenFile:
+    """Open a token file; raise unless the model has all its ids and it holds at least one window.
+
+    The error about ids that the model lacks ends with `remedy`, by default that of a run that starts.
+    """
     file = TokenFile.open(path, verify=True)
     expected, found = model.vocab_size, file.manifest.vocabulary_size
     if found > expected:
         message = (
             f"was encoded with a vocabulary of {found} tokens (tokenizer"
             f" {file.manifest.tokenizer_fingerprint[:12]}…), but the model has {expected};"
-            f" set model.vocab_size={found}, or use other data"
+            f" {remedy or f'set model.vocab_size={found}, or use other data'}"
         )
         raise FormatError.at(path, message, key="model.vocab_size", expected=expected, found=found)
     if len(file) < model.context_length + 1:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from bytewright.cli import console, options
-from bytewright.errors import UsageError
+from bytewright.errors import FormatError, UsageError
 
 if TYPE_CHECKING:
     from bytewright.experiments.evaluation.world_eval import ExcessReport
@@ -73,10 +73,16 @@ class Evaluate:
         from bytewright.train.metrics import finite
         from bytewright.train.run_model import evaluate_run
 
-        with console.phase_progress("measure", "tokens") as progress:
-            measured = evaluate_run(
-                self.path, self.file, which=self.which, device=self.device, progress=progress
-            )
+        try:
+            with console.phase_progress("measure", "tokens") as progress:
+                measured = evaluate_run(
+                    self.path, self.file, which=self.which, device=self.device, progress=progress
+                )
+        except FormatError as error:
+            if error.key != "magic":
+                raise
+            message = f"{error}, or measure its stories with --stories"
+            raise FormatError(message, path=error.path, key=error.key, found=error.found) from None
         evaluation, recorded = measured.evaluation, measured.recorded
         figures = {
             "checkpoint": str(measured.checkpoint),
