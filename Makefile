@@ -27,6 +27,7 @@ $(VENV)/.installed: $(VENV)/bin/python pyproject.toml constraints.txt $(RUST)
 	@echo "Installing Bytewright and its tools into $(VENV) (the first time a few minutes and about 6 GB, mostly torch)."
 	@$(BIN)/$(PIP) -c constraints.txt --editable '.[test]'
 	@touch $@
+	@echo "Installed. To have the command bytewright in this shell, run: . $(VENV)/bin/activate"
 
 demo: setup  ## train a tokenizer and a model on generated stories: about four minutes on two cores
 	@$(BIN)/bytewright demo

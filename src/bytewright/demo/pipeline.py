@@ -10,7 +10,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
+import os
+import shutil
 import signal
+import sys
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -88,7 +91,7 @@ class _Demo:
         report, run = self.folder / REPORT, self.folder / RUN
         self._print(
             f"This trains a small model on generated stories in {self.folder}. It takes about four minutes on"
-            " two cores. Press Ctrl-C to interrupt it; the same command continues."
+            " two idle cores. Press Ctrl-C to interrupt it; the same command continues."
         )
         atomic.write_json(self.folder / PLAN, dataclasses.asdict(self.plan))
         data = self._prepare_corpus()
@@ -110,6 +113,10 @@ class _Demo:
             report,
         )
         self.out.print()
+        activate = Path(sys.prefix) / "bin" / "activate"
+        if shutil.which("bytewright") is None and activate.is_file():
+            self._print("The commands below need the virtual environment:")
+            self._print(f"  . {os.path.relpath(activate)}")
         self._print("The model is an ordinary run:")
         self._print(f"  bytewright generate {run}")
         self._print(f"  bytewright evaluate {run}")
@@ -146,7 +153,10 @@ class _Demo:
         """Train the model, or resume the run if it has the same config."""
         assert config.data.tokenizer is not None
         self._announce(
-            2, f"Train a model of {count_parameters(config.model).total:,} parameters on the CPU", predicted
+            2,
+            f"Train a model of {count_parameters(config.model).total:,} parameters on the CPU",
+            predicted,
+            " at the present speed of this machine",
         )
         validation = DocumentTokens.read(text_files(config.data)[1], Tokenizer.load(config.data.tokenizer))
 
@@ -242,9 +252,9 @@ class _Demo:
             "checked": {name: getattr(checked, name) for name in shares} | {"stories": checks},
         }
 
-    def _announce(self, number: int, what: str, seconds: float | None) -> None:
+    def _announce(self, number: int, what: str, seconds: float | None, condition: str = "") -> None:
         """Print what a stage does and how long it takes; without a time, it is complete already."""
-        time = "already complete" if seconds is None else f"about {format_seconds(seconds)}"
+        time = "already complete" if seconds is None else f"about {format_seconds(seconds)}{condition}"
         self.out.print()
         self.out.print(f"{number} of {NUM_STAGES}. {what} ({time}).", style="bold")
 
