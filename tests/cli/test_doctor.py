@@ -6,12 +6,13 @@ import importlib
 import importlib.metadata
 import json
 import os
+import tomllib
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-from bytewright.cli.doctor import find_newer_source
+from bytewright.cli.doctor import OPTIONAL_PACKAGES, find_newer_source
 from conftest import RunCommand
 
 
@@ -40,6 +41,31 @@ def test_doctor_prints_a_remedy_for_a_missing_extension(
     assert "native extension: run make setup" in outcome.out
     report = json.loads(run("doctor", "--json").out)
     assert report["healthy"] is False
+
+
+def test_a_missing_optional_package_is_listed_but_is_no_problem(
+    run: RunCommand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real_version = importlib.metadata.version
+
+    def without_starlette(name: str) -> str:
+        if name == "starlette":
+            raise importlib.metadata.PackageNotFoundError
+        return real_version(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", without_starlette)
+    report = json.loads(run("doctor", "--json").out)
+    (extra,) = (finding for finding in report["findings"] if finding["name"] == "serve (optional)")
+    assert extra["found"] == "missing: starlette; only serve and studio need it"
+    assert extra["remedy"] is None
+
+
+def test_the_optional_packages_are_those_of_the_extras() -> None:
+    text = (Path(__file__).parents[2] / "pyproject.toml").read_text()
+    extras = tomllib.loads(text)["project"]["optional-dependencies"]
+    listed = {package for packages, _ in OPTIONAL_PACKAGES.values() for package in packages}
+    of_users = {package for name in set(extras) - {"test", "bench"} for package in extras[name]}
+    assert listed == of_users - {"llama-cpp-python"}  # only tests need it
 
 
 def test_an_extension_older_than_the_rust_sources_of_a_checkout_is_reported(tmp_path: Path) -> None:

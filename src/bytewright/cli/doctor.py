@@ -1,7 +1,7 @@
 """`bytewright doctor`: check this machine and the installation, and print remedies for problems.
 
 The command changes nothing. A finding is a problem only if some part of Bytewright does not work because of
-it; a missing GPU is not a problem.
+it; a missing GPU or optional package is not a problem.
 """
 
 from __future__ import annotations
@@ -22,6 +22,15 @@ from bytewright.torch_environment import ISA_VARIABLES, amx_faults
 CRATES = Path(__file__).parents[3] / "crates"
 """The Rust sources of a checkout; an installed package does not have them."""
 REQUIRED_PACKAGES = ("torch", "numpy", "safetensors", "rich", "tyro", "regex", "jaxtyping")
+OPTIONAL_PACKAGES = {
+    "serve": (("h11", "prometheus-client", "starlette", "uvicorn"), "serve and studio need"),
+    "cluster": (("dask", "distributed"), "--cluster needs"),
+    "corpus": (("pyarrow", "zstandard"), "Parquet and Zstandard files need"),
+    "tensorboard": (("tensorboard",), "runs with tensorboard = true need"),
+    "gguf": (("gguf",), "export --to gguf needs"),
+    "lm-eval": (("lm-eval",), "lm-evaluation-harness needs"),
+}
+"""The optional packages, mostly by the extra that installs them, and what needs them."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +44,7 @@ class Finding:
 
 @dataclass(frozen=True, kw_only=True)
 class Doctor:
-    """Check this machine (cores, memory, GPU) and the installation (Python, torch, native extension).
+    """Check this machine (cores, memory, GPU) and the installation (Python, packages, native extension).
 
     Exits with 1 if something that Bytewright needs is missing or outdated.
 
@@ -71,6 +80,7 @@ def examine() -> list[Finding]:
         Finding("disk", f"{_format_gigabytes(shutil.disk_usage(Path.cwd()).free)} free in this folder"),
         _check_python(),
         *(_check_package(name) for name in REQUIRED_PACKAGES),
+        *(_check_optional(name) for name in OPTIONAL_PACKAGES),
         _check_gpu(),
         _check_native_extension(),
     ]
@@ -99,6 +109,20 @@ def _check_package(name: str) -> Finding:
         return Finding(name, importlib.metadata.version(name))
     except importlib.metadata.PackageNotFoundError:
         return Finding(name, "not installed", f"pip install {name}, or run make setup in the repository")
+
+
+def _check_optional(name: str) -> Finding:
+    packages, needed_by = OPTIONAL_PACKAGES[name]
+    missing = [package for package in packages if not _is_installed(package)]
+    found = f"missing: {' '.join(missing)}; only {needed_by} it" if missing else "installed"
+    return Finding(f"{name} (optional)", found)
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        return bool(importlib.metadata.version(package))
+    except importlib.metadata.PackageNotFoundError:
+        return False
 
 
 def _check_gpu() -> Finding:
