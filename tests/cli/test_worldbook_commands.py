@@ -60,6 +60,15 @@ def test_check_recognises_the_book_and_the_world(run: RunCommand, tmp_path: Path
     assert "world.txt.json" not in outcome.err
 
 
+def test_check_states_the_world_that_it_assumes(run: RunCommand, tmp_path: Path) -> None:
+    """Facts do not depend on the exponent, so a wrong one shows in no figure."""
+    out = tmp_path / "world.txt"
+    write_worldbook(out, 20_000, world=World(exponent=Decimal("1.5")))
+    manifest_path_of(out).unlink()
+    assert "--world 1 --exponent 1.25 --people 1073741823" in run("corpus", "check", out).err
+    assert run("corpus", "check", out, "--exponent", "1.5").err == ""
+
+
 def test_check_lists_documents_that_leave_the_grammar(run: RunCommand, tmp_path: Path) -> None:
     write_worldbook(tmp_path / "world.txt", 20_000, world=World())
     text = (tmp_path / "world.txt").read_text()

@@ -217,7 +217,7 @@ class CheckStories:
                 report = check_story_file(self.source, is_of_other_book=is_of_other_book, **settings)
         copies = None if self.train is None else report.copies
         print_other_book(self.source, report)
-        if self.world is None:
+        if self.world is None and self.exponent is None and self.people is None:
             print_default_world(self.source, report)
         if isinstance(report, CheckReport):
             if len(report.stories) == 1 and END_OF_TEXT.encode() not in atomic.read_bytes(self.source):
@@ -365,18 +365,18 @@ def print_other_book(source: Path, report: CheckReport | WorldReport) -> None:
 
 
 def print_default_world(source: Path, report: CheckReport | WorldReport) -> None:
-    """Print a remark if a text without a manifest has facts that are wrong in the default world."""
+    """Print a remark if a text of the world book has no manifest, so that its world is assumed."""
     from bytewright.corpus.worldbook import World
     from bytewright.corpus.worldbook.check import WorldReport
 
     manifest = manifest_path_of(source)
     if isinstance(report, WorldReport) and not manifest.is_file():
-        stated, right = report.right_facts("fact")
-        if right < stated:
-            console.print_remark(
-                f"{source} has no manifest {manifest.name}, so its facts were checked in the default world"
-                f" {World().seed}. If it is about another world, give --world, --exponent and --people."
-            )
+        world = World()
+        console.print_remark(
+            f"{source} has no manifest {manifest.name}, so its facts and bits are those of the default world"
+            f" (--world {world.seed} --exponent {world.exponent} --people {world.num_people}). If it is about"
+            " another world, give these options."
+        )
 
 
 def _print_first(problems: Sequence[str]) -> None:
