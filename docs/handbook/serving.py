@@ -1,5 +1,6 @@
 """The figures of serving.md: limits of requests and of the engine."""
 
+from bytewright.cli.models.serve import SLOTS
 from bytewright.generate.prompt_chunks import CHUNK_TOKENS, FIRST_CHUNKS, FIRST_TOKENS, LATER_CHUNKS
 from bytewright.serve.protocol import (
     DEFAULT_MAX_TOKENS,
@@ -11,9 +12,10 @@ from bytewright.serve.protocol import (
 
 FIGURES = [
     f"the prompt is only scored | {DEFAULT_MAX_TOKENS} |",
-    f"up to {MAX_STOPS} texts, of at most {MAX_STOP_LENGTH:,} characters each; the result",
+    f"up to {MAX_STOPS} texts, of 1 to {MAX_STOP_LENGTH:,} characters each; the result",
     f"at most {MAX_CHOICES} texts in all",
     f"of up to {MAX_LOGPROBS} likeliest tokens",
+    f"the smallest multiple of `--threads` from {SLOTS} on",
     f"chunks of at most {CHUNK_TOKENS} tokens",
     f"up to {FIRST_CHUNKS} first chunks with {FIRST_TOKENS} tokens in all, or {LATER_CHUNKS} later chunks",
     [

@@ -295,6 +295,7 @@ def test_models_and_tokens_are_described(client: openai.OpenAI, server: RunningS
         ({"prompt": "\ud800"}, "prompt"),
         ({"stop": ""}, "stop"),
         ({"stop": ["a"] * 17}, "stop"),
+        ({"stop": ["a", ""]}, "stop[1]"),
         ({"stop": 1}, "stop"),
         ({"logprobs": 21}, "logprobs"),
         ({"logprobs": True}, "logprobs"),
@@ -390,6 +391,8 @@ def test_a_request_may_name_the_model_but_no_other(
     response = server.post(path, {**body, "model": "other"})
     assert response.status_code == 404
     assert response.json()["error"]["param"] == "model"
+    (model,) = server.get("/v1/models").json()["data"]
+    assert f"its model is {model['id']!r}" in response.json()["error"]["message"]
     assert server.post(path, {**body, "model": 1}).status_code == 400
 
 
@@ -410,3 +413,6 @@ def test_other_paths_and_methods_are_rejected(
     assert response.json()["error"]["code"] == status
     assert ("/v1/completions" in response.json()["error"]["message"]) == (status == 404)
     assert ("allow" in response.headers) == (status == 405)
+    if status == 405:
+        allowed = "POST" if method == "GET" else "GET or HEAD"
+        assert response.json()["error"]["message"].endswith(f"; use {allowed}")

@@ -272,7 +272,7 @@ class _Answer:
 def _check_model(name: str | None, loaded: ServedModel) -> None:
     """Raise if a request names another model."""
     if name not in (None, loaded.name):
-        message = f"this server has no model {shorten(name)}; see /v1/models"
+        message = f"this server has no model {shorten(name)}; its model is {shorten(loaded.name)}"
         raise RejectedError(404, message, key="model")
 
 

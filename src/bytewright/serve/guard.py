@@ -179,14 +179,15 @@ class Guard:
 
     def _answer(self, scope: Scope, error: Exception, status: int) -> ASGIApp:
         known = f"; this server has {', '.join(self.paths)}" if self.paths else ""
+        headers = dict(error.headers or {}) if isinstance(error, HTTPException) else {}  # Allow, for 405
+        allowed = " or ".join(sorted(headers.get("Allow", "").split(", ")))
         message = {
             404: f"there is no path {shorten(scope['path'])}{known}",
-            405: f"{shorten(scope['path'])} does not accept {shorten(scope['method'])}",
+            405: f"{shorten(scope['path'])} does not accept {shorten(scope['method'])}; use {allowed}",
         }.get(status, "an internal error occurred; the log of the server has details")
         if isinstance(error, BytewrightError):
             message = self.describe(error)
         key = error.key if isinstance(error, BytewrightError) else None
-        headers = dict(error.headers or {}) if isinstance(error, HTTPException) else {}  # Allow, for 405
         if isinstance(error, QueueFullError):
             headers["retry-after"] = str(error.retry_seconds)
         elif status == 503:

@@ -239,13 +239,18 @@ def read_stops(stop: Json) -> tuple[str, ...]:
     """Return the stop strings: none, one, or a list."""
     if stop.value is None:
         return ()
-    expected = f"at most {MAX_STOPS} texts of 1 to {MAX_STOP_LENGTH} characters"
     if not isinstance(stop.value, str | list):
-        raise stop.error(expected)
-    stops = [stop.as_text()] if isinstance(stop.value, str) else [it.as_text() for it in stop.elements()]
-    if len(stops) > MAX_STOPS or any(not 0 < len(it) <= MAX_STOP_LENGTH for it in stops):
-        raise stop.error(expected)
-    return tuple(stops)
+        raise stop.error("a text or a list of texts")
+    stops = [stop] if isinstance(stop.value, str) else list(stop.elements())
+    if len(stops) > MAX_STOPS:
+        message = f"request: stop has {len(stops)} texts; at most {MAX_STOPS} are allowed"
+        raise FormatError(message, key="stop", expected=MAX_STOPS, found=len(stops))
+    for it in stops:
+        length = len(it.as_text())
+        if not 0 < length <= MAX_STOP_LENGTH:
+            message = f"request: {it.place} has {length} characters; 1 to {MAX_STOP_LENGTH} are allowed"
+            raise FormatError(message, key=it.place, expected=MAX_STOP_LENGTH, found=length)
+    return tuple(it.as_text() for it in stops)
 
 
 def read_integer(option: Json, default: int, *, least: int, most: int = 2**63) -> int:

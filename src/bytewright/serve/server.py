@@ -166,9 +166,9 @@ def _describe_bind_error(error: OSError | OverflowError) -> tuple[str, str]:
     if isinstance(error, OverflowError):
         return "a port is a number from 0 to 65535", "port"
     if error.errno == errno.EADDRINUSE:
-        return "another process uses it; end that process, or choose another port (0: any free one)", "port"
+        return "another process uses it; end that process, or choose another --port (0: any free one)", "port"
     if error.errno == errno.EACCES:
-        return "only root may use it; choose a port from 1024 on", "port"
+        return "only root may use it; choose a --port from 1024 on", "port"
     if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
         return "this machine has no such address; use 127.0.0.1, or 0.0.0.0 for all addresses", "host"
     return str(error.strerror or error), "port"
@@ -186,7 +186,7 @@ class AnnouncedServer(uvicorn.Server):
         await super().startup(sockets)
         host, port = sockets[0].getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
-        self.announce(f"listening on http://{shown}:{port}")
+        self.announce(f"listening on http://{shown}:{port}, Ctrl-C ends it")
 
 
 class _Server(AnnouncedServer):

@@ -99,8 +99,9 @@ class Serve(ServerCommand):
     path: options.RunPath
     name: Annotated[str | None, options.arg("NAME")] = None
     """The name of the model in the API; by default the name of the run's folder."""
-    slots: Annotated[int | None, options.arg("INT", "(default: about 32)")] = None
-    """How many texts are generated at the same time; each slot needs memory for a whole context."""
+    slots: Annotated[int | None, options.arg("INT", "(default: 32 or more)")] = None
+    """How many texts are generated at the same time; each slot needs memory for a whole context. The default
+    is the smallest multiple of --threads from 32 on."""
     threads: Annotated[int | None, options.arg("INT", "(default: all cores but one)")] = None
     """How many threads compute on a CPU; the default leaves a core to the connections."""
     max_waiting: int = 256
@@ -137,6 +138,11 @@ class Serve(ServerCommand):
             from bytewright.serve.service import EngineOptions
         guard = self.guard_options(max_body_bytes=self.max_body_kb * 1024, read_seconds=self.read_seconds)
         num_threads = self.threads or default_threads(usable_cores())
+        if num_threads > usable_cores():
+            console.print_remark(
+                f"warning: {num_threads} threads compute on {usable_cores()} cores, which is slower than one"
+                " thread per core; reduce --threads"
+            )
         engine = EngineOptions(
             num_slots=self.slots or default_slots(num_threads),
             max_waiting=self.max_waiting,
@@ -211,7 +217,7 @@ class OpenStudio(ServerCommand):
         run_studio(
             folder,
             ServerOptions(port=self.port, guard=self.guard_options()),
-            announce=lambda line: console.print_remark(f"{line}, Ctrl-C ends it"),
+            announce=console.print_remark,
         )
 
 
@@ -226,7 +232,7 @@ def default_threads(num_cores: int) -> int:
 
 
 def default_slots(num_threads: int) -> int:
-    """Return a number of slots that is a multiple of the number of threads, about 32.
+    """Return the smallest multiple of the number of threads that is at least 32.
 
     Threads then process whole rows, which have the same bits in every slot.
 
