@@ -88,6 +88,9 @@ def find_recipe(recipe: Path) -> Path:
     if recipe.stem in shipped and recipe.suffix == SUFFIX:
         message = f"{recipe} does not exist; write {recipe.stem} for the recipe that comes with Bytewright"
         raise UsageError(message, path=recipe, key=recipe.stem)
+    if (recipe / "environment.json").is_file():
+        message = f"{recipe} is a run, not a recipe; `bytewright resume {recipe}` continues it"
+        raise UsageError(message, path=recipe)
     problem = f"there is no file and no recipe {str(recipe)!r}"
     if recipe.exists() or recipe.suffix or len(recipe.parts) > 1:
         problem = f"{recipe} is not a file" if recipe.exists() else f"{recipe} does not exist"

@@ -85,6 +85,8 @@ def test_from_a_recipe_to_text(place: Path, run: RunCommand) -> None:
         "2 of 2 texts were cut off and have no <|endoftext|> after them: 2 reached --max-new-tokens, 3"
     )
     assert run("generate", "runs/a/checkpoints/step-000010", "--max-new-tokens", "3").code == 0
+    assert_rejected(run("generate", "runs/a", "--prompt", "owl " * 30), "shorten it", "--slide")
+    assert_rejected(run("train", "runs/a"), "runs/a is a run", "`bytewright resume runs/a`")
 
 
 @pytest.mark.parametrize(("key", "name"), [("train", "train.npy"), ("tokenizer", "tok")])
@@ -356,6 +358,7 @@ def test_a_second_signal_during_the_save_reports_where_a_resume_continues(
         ("train small.toml --out a --set batch_size=10_000_000_000", ["batch_size", "memory"]),
         ("resume small.toml", ["small.toml: is a file; name the folder of a run"]),
         ("generate small.toml", ["small.toml: is a file"]),
+        ("fit taken", ["taken: is not the folder of a sweep", "a JSON file of points"]),
         ("evaluate taken --endings taken", ["taken: has no tasks", "storybook-tasks --out FOLDER"]),
         ("import taken --out a", ["taken is not the folder of a model", "no config.json"]),
         ("corpus storybook --size 100_000TB --out z.txt", ["'100_000TB' is not a size"]),

@@ -372,6 +372,9 @@ def _require_runs(path: Path, command: str) -> None:
     if path.is_file() or (path / SWEEP).is_file() or (path / RESULTS).is_file():
         return
     runs = list(find_runs(path, depth=2))
+    if not runs and command == "fit":
+        problem = "is not the folder of a sweep; name one, its results.json, or a JSON file of points"
+        raise UsageError.at(path, problem)
     if not runs or path in runs:
         return
     sweeps = list(dict.fromkeys(run.parent for run in runs if (run.parent / SWEEP).is_file()))

@@ -12,6 +12,7 @@ import tyro
 
 from bytewright.cli import console, options
 from bytewright.corpus import END_OF_TEXT, SEPARATOR
+from bytewright.errors import UsageError
 
 if TYPE_CHECKING:
     from bytewright.generate import Generator, SamplingConfig
@@ -82,8 +83,13 @@ class Generate:
         precision = saved.generation_precision(device) if self.precision == "auto" else self.precision
         model = saved.load(device=device, precision=precision)
         prompts = [(text, encode_prompt(tokenizer, text)) for text in self.prompt or ("",)]
-        # Before any text is printed
-        check_prompts(model.config, [ids for _, ids in prompts], slide=self.slide)
+        try:  # before any text is printed
+            check_prompts(model.config, [ids for _, ids in prompts], slide=self.slide)
+        except UsageError as error:
+            if error.expected != model.config.context_length - 1:
+                raise
+            message = f"{error}, or continue past the context with --slide"
+            raise UsageError(message, key=error.key, expected=error.expected, found=error.found) from None
         sampling = SamplingConfig(
             max_new_tokens=self.max_new_tokens,
             temperature=self.temperature,
