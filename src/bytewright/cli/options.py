@@ -104,7 +104,8 @@ Cluster = Annotated[
     arg(
         "ADDRESS",
         help="Use the workers of a Dask cluster: tcp://HOST:PORT of its scheduler, or local:N for N processes"
-        " here. The result does not depend on it. Needs pip install 'bytewright[cluster]'.",
+        " here. The result does not depend on it. Its packages: pip install '.[cluster]' in the clone of"
+        " Bytewright.",
     ),
 ]
 
