@@ -157,7 +157,7 @@ def test_the_command_reports_omitted_and_split_documents(run: RunCommand, tmp_pa
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--out", "new.txt"], "a file is missing"),
+        (["--out", "new.txt"], "FILE is missing"),
         (["nowhere.jsonl", "--out", "new.txt"], "nowhere.jsonl does not exist"),
         (["empty.jsonl", "--out", "new.txt"], "is empty"),
         (["a.jsonl", "--field", "body", "--out", "new.txt"], "a.jsonl, line 1: "),
