@@ -16,7 +16,7 @@ from bytewright.corpus.worldbook.files import write_worldbook
 from bytewright.data.sampler import Tokens
 from bytewright.experiments.evaluation.document_eval import evaluate_text, evaluate_tokens
 from bytewright.experiments.evaluation.world_eval import account_excess
-from bytewright.generate.windows import plan_windows
+from bytewright.generate.scoring import plan_windows
 from bytewright.model import ModelConfig, TransformerLM
 from bytewright.storage.manifest import manifest_path_of
 from bytewright.tokenizer import Tokenizer

@@ -17,7 +17,7 @@ from bytewright.generate.interpret import (
     token_losses,
 )
 from bytewright.generate.reference import generate_reference
-from bytewright.generate.windows import plan_windows
+from bytewright.generate.scoring import plan_windows
 from bytewright.model import TransformerLM
 from bytewright.model.attention import MultiHeadSelfAttention, split_heads
 from model_choices import CHOICES, SMALL, small_config

@@ -6,8 +6,8 @@ those of `reference`. `device_steps` repeats the steps on the device, `fused_ste
 of a GPU, and `transfer` copies without waiting. `slots` and `row_sampling` generate for sequences that join
 and leave a batch, with settings of their own. `model_check` decides whether the decoder can run a model or
 its own forward must. `interpret` returns probabilities, losses and attention weights of single tokens.
-`scoring` computes losses, and `windows` divides texts that are longer than the context. All of these handle
-ids; `text` adds a tokenizer. Depends on `model`.
+`scoring` computes losses and divides texts that are longer than the context. All of these handle ids; `text`
+adds a tokenizer. Depends on `model`.
 """
 
 from typing import TYPE_CHECKING

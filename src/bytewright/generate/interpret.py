@@ -21,8 +21,7 @@ from bytewright.errors import UsageError, wrong_value
 from bytewright.generate.generator import Generator
 from bytewright.generate.reference import check_ids, check_prompts
 from bytewright.generate.sampling import SamplingConfig, check_chosen, choose_tokens, draw_uniforms
-from bytewright.generate.scoring import compute_losses
-from bytewright.generate.windows import plan_windows
+from bytewright.generate.scoring import compute_losses, plan_windows
 from bytewright.model.layers import at_least_float32, softmax
 from bytewright.model.transformer import TransformerLM
 

@@ -8,7 +8,7 @@ another is coded the same way. So the bits of a model are comparable with the -l
     bits   = sum of -log2 p(ids[i] | the ids before it that fit into the context) for i = 1, 2, …
     result = sum of bits over all documents / sum of their bytes; the end token has no bytes
 
-A document that is longer than the context is read in overlapping windows (`generate.windows`). So every token
+A document that is longer than the context is read in overlapping windows (`generate.scoring`). So every token
 after the first window has at least half a context before it.
 
 The windows of `train.evaluate` may begin inside a document. They lack its beginning, so their loss is
@@ -40,8 +40,7 @@ from bytewright.experiments.evaluation.world_eval import (
     find_derivations,
 )
 from bytewright.formatting import Progress
-from bytewright.generate.scoring import compute_losses
-from bytewright.generate.windows import plan_windows
+from bytewright.generate.scoring import compute_losses, plan_windows
 from bytewright.model import TransformerLM
 from bytewright.tokenizer import Tokenizer
 from bytewright.train.checkpoint_list import Which
