@@ -146,7 +146,7 @@ class Engine:
                 raise EngineClosedError("the server is shutting down")
             num_free = len(self._free_slots())
             if not self._waiting.has_room(jobs, num_free):
-                # At most `num_slots` jobs have room when all slots are free, so their client may try again.
+                # Jobs that would fit into an idle engine may be sent again; others are rejected for good.
                 self._waiting.check_can_wait(jobs, self.batch.num_slots)
                 num_done = self._stats.num_prompt_tokens + self._stats.num_new_tokens
                 rate = num_done / max(self._stats.busy_seconds, 1e-3)
