@@ -17,6 +17,7 @@ from bytewright.errors import UsageError
 from bytewright.experiments.evaluation.document_eval import (
     DocumentEvaluation,
     DocumentTokens,
+    TextEvaluation,
     evaluate_text,
     evaluate_tokens,
     split_documents,
@@ -111,8 +112,9 @@ def test_a_tokenizer_without_the_end_token_is_rejected(tmp_path: Path) -> None:
 
 
 def test_a_document_counts_as_long_if_it_does_not_fit_with_its_end_token() -> None:
-    text = DocumentTokens(make_stories([7, 8, 2, 9]), END, TOKEN_BYTES)
-    assert text.count_longer_than(8) == 2
+    stories = make_stories([7, 8, 2, 9])
+    evaluation = DocumentTokens(stories, END, TOKEN_BYTES).evaluate(make_model(context_length=8))
+    assert TextEvaluation(evaluation, 8, None).num_long == 2
 
 
 def test_the_gap_to_a_floor_is_computed_per_story() -> None:

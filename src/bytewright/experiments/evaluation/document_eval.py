@@ -89,14 +89,17 @@ class TextEvaluation:
     evaluation: DocumentEvaluation
     context_length: int
     """The context of the model."""
-    num_long: int
-    """The number of documents that are longer than the context."""
     floor_bits: np.ndarray[tuple[int], np.dtype[np.float64]] | None
     """-log2 p of each document under its book; None if a document is not from a book."""
     excess: ExcessReport | None = None
     """For documents of the world book: the bits of the model and the true bits by kind of choice."""
     mismatch: str = ""
     """Why documents of the world book have no floor; empty if they have one."""
+
+    @property
+    def num_long(self) -> int:
+        """The number of documents that do not fit into the context together with their end token."""
+        return int((self.evaluation.num_tokens > self.context_length).sum())
 
     @property
     def floor(self) -> float | None:
@@ -139,10 +142,6 @@ class DocumentTokens:
         """Return the number of bytes of each document."""
         return np.array([self.token_bytes[document].sum() for document in self.documents], dtype=np.int64)
 
-    def count_longer_than(self, context_length: int) -> int:
-        """Return the number of documents that do not fit into a context together with their end token."""
-        return sum(len(document) + 1 > context_length for document in self.documents)
-
     def evaluate(self, model: TransformerLM, progress: Progress | None = None) -> DocumentEvaluation:
         """Evaluate a model on all documents."""
         self.check_text()
@@ -178,21 +177,20 @@ def evaluate_text(
         text = DocumentTokens.read(file, saved.run.tokenizer)
     except UsageError as error:
         raise UsageError.at(run, error, key=error.key) from None
-    model = saved.load(device=select_device(device), precision=saved.training_precision)
     try:
         text.check_text()
     except UsageError as error:
         raise UsageError.at(file, error) from None
+    model = saved.load(device=select_device(device), precision=saved.training_precision)
     context_length = model.config.context_length
-    num_long = text.count_longer_than(context_length)
     token_bits = evaluate_tokens(model, text.documents, text.end, progress=progress)
     evaluation = text.summarise(token_bits)
     if derived := find_derivations(file, len(text.documents)):
         floor_bits = np.array([derivation.bits for _, derivation in derived])
         excess = account_excess(derived, text.documents, token_bits, text.token_bytes)
-        return TextEvaluation(evaluation, context_length, num_long, floor_bits, excess)
+        return TextEvaluation(evaluation, context_length, floor_bits, excess)
     floor = find_floor(file, len(text.documents))
-    return TextEvaluation(evaluation, context_length, num_long, floor, mismatch=describe_mismatch(file))
+    return TextEvaluation(evaluation, context_length, floor, mismatch=describe_mismatch(file))
 
 
 def evaluate_documents(
