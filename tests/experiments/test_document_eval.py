@@ -30,7 +30,7 @@ from bytewright.train.run import Run
 from bytewright.train.run_files import find_checkpoint
 from conftest import RunCommand
 from rejection import rejects
-from runs import make_config
+from runs import make_config, train_on_text
 
 END = 0
 VOCAB = 11
@@ -132,22 +132,10 @@ def test_the_gap_to_a_floor_is_computed_per_story() -> None:
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with stories, and a run of a step or two on them."""
+    """A folder with stories, and a run of two steps on them."""
     folder = tmp_path_factory.mktemp("told")
     write_stories(folder / "stories.txt", 8_000, seed=1, split="validation")
-    vocabulary = train_tokenizer(folder / "stories.txt", 500, ["<|endoftext|>"]).vocabulary
-    tokenizer = Tokenizer.from_vocabulary(vocabulary)
-    tokenizer.save(folder / "tokenizer")
-    for name in ("train", "validation"):
-        tokenizer.encode_file(folder / "stories.txt", folder / f"{name}.npy")
-    config = make_config(
-        folder,
-        model={"vocab_size": 500, "context_length": 700},
-        data={"tokenizer": str(folder / "tokenizer")},
-        budget={"steps": 2},
-        batch_size=1,
-    )
-    train(config, folder / "run")
+    train_on_text(folder / "stories.txt", vocab_size=500, context_length=700)
     return folder
 
 

@@ -19,11 +19,8 @@ from bytewright.experiments.evaluation.world_eval import account_excess
 from bytewright.generate.scoring import plan_windows
 from bytewright.model import ModelConfig, TransformerLM
 from bytewright.storage.manifest import manifest_path_of
-from bytewright.tokenizer import Tokenizer
-from bytewright.tokenizer.train import train_tokenizer
-from bytewright.train import train
 from conftest import RunCommand
-from runs import make_config
+from runs import train_on_text
 
 END, VOCAB = 0, 11
 WORLD, BOOK = World(seed=3), Worldbook()
@@ -91,19 +88,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with documents of a world, and a run of two steps on them."""
     folder = tmp_path_factory.mktemp("world")
     write_worldbook(folder / "world.txt", 40_000, world=WORLD, split="validation")
-    vocabulary = train_tokenizer(folder / "world.txt", 400, ["<|endoftext|>"]).vocabulary
-    tokenizer = Tokenizer.from_vocabulary(vocabulary)
-    tokenizer.save(folder / "tokenizer")
-    for name in ("train", "validation"):
-        tokenizer.encode_file(folder / "world.txt", folder / f"{name}.npy")
-    config = make_config(
-        folder,
-        model={"vocab_size": 400, "context_length": 128},
-        data={"tokenizer": str(folder / "tokenizer")},
-        budget={"steps": 2},
-        batch_size=1,
-    )
-    train(config, folder / "run")
+    train_on_text(folder / "world.txt", vocab_size=400, context_length=128)
     return folder
 
 

@@ -17,9 +17,13 @@ import torch
 from torch import Tensor
 
 from bytewright.account import Device
+from bytewright.corpus import END_OF_TEXT
 from bytewright.data.sampler import Tokens
 from bytewright.data.tokenfile import TokenFileWriter
 from bytewright.storage.config_reader import build
+from bytewright.tokenizer import Tokenizer
+from bytewright.tokenizer.train import train_tokenizer
+from bytewright.train import train
 from bytewright.train.checkpoint import CheckpointFolder
 from bytewright.train.config import TrainConfig
 from bytewright.train.metrics import MEASURED_FIELDS, finite
@@ -139,6 +143,25 @@ def make_config(folder: Path, **changes: Any) -> TrainConfig:
     for name, value in changes.items():
         fields[name] = {**fields.get(name, {}), **value} if isinstance(value, dict) else value
     return build(TrainConfig, fields, source="test")
+
+
+def train_on_text(text: Path, *, vocab_size: int, context_length: int) -> Path:
+    """Train a tokenizer on a text and a model for two steps; return the new folder `run` next to the text."""
+    folder = text.parent
+    vocabulary = train_tokenizer(text, vocab_size, [END_OF_TEXT]).vocabulary
+    tokenizer = Tokenizer.from_vocabulary(vocabulary)
+    tokenizer.save(folder / "tokenizer")
+    for name in ("train", "validation"):
+        tokenizer.encode_file(text, folder / f"{name}.npy")
+    config = make_config(
+        folder,
+        model={"vocab_size": vocab_size, "context_length": context_length},
+        data={"tokenizer": str(folder / "tokenizer")},
+        budget={"steps": 2},
+        batch_size=1,
+    )
+    train(config, folder / "run")
+    return folder / "run"
 
 
 def write_sampled(folder: Path) -> Path:
