@@ -106,6 +106,12 @@ errors = [
     if kind in row
 ]
 assert max(errors) < 3e-5
+repeated = result("2026-11-19-h200-decoding.json")["generation"]
+assert [(row["case"], row["sampling"]) for row in repeated] == [
+    (row["case"], row["sampling"]) for row in decoding["generation"]
+]
+assert len(repeated) == 15, "the next day has the same fifteen measurements"
+assert not any("error" in row for row in repeated), "none of them failed"
 call = 32 * 200 / values("generation", "tokens_per_s")[str(("gpt2", 32, 768)), GREEDY]
 warps = next(row for row in decoding["log"] if "2 warps instead of 4" in row["change"])
 FIGURES = [
