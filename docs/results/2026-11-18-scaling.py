@@ -17,7 +17,7 @@ from statistics import correlation, mean, median, stdev, variance
 from records import percent, recipe, result, spell
 
 from bytewright.laws.bootstrap import NUM_RESAMPLES, SeedResampler
-from bytewright.laws.inference import Difference, compare_means, holm, incomplete_beta
+from bytewright.laws.inference import Difference, compare_means, holm, incomplete_beta, student_quantile
 from bytewright.laws.law import fit_law
 from bytewright.laws.points import read_points
 from bytewright.laws.power import OBJECTIVES
@@ -208,26 +208,63 @@ def recovery_rows():
             )
 
 
+MORE_RESAMPLES = 1000
+most_seeds = max(len(group) for group in settings.values())
+"""The largest number of seeds of a setting, which determines the degrees of freedom of the intervals."""
+
+
 def resampled_limits(objective) -> list[float]:
-    """Return the E of each resample of the documents that fit into the context, as `bytewright fit` does."""
+    """Return the E of resamples of the documents that fit into the context, drawn as `fit` does."""
     points = read_points(Path(__file__).with_name(f"{NAME}-fitting.json"))
     law, resampler = fit_law(points, objective=objective), SeedResampler(points)
-    draws = (resampler.draw() for _ in range(NUM_RESAMPLES))
+    draws = (resampler.draw() for _ in range(MORE_RESAMPLES))
     return [fit_law(points, objective=objective, losses=draw, start=law).limit for draw in draws]
 
 
-resampled = {objective: resampled_limits(objective) for objective in OBJECTIVES}
-limits = resampled["log"]
-most_seeds = max(len(group) for group in settings.values())
-"""The largest number of seeds of a setting, which the correction of the standard error uses."""
-error_of_others = stdev(limit for limit in limits if limit) * (most_seeds / (most_seeds - 1)) ** 0.5
-(error_of_limit,) = (
-    each["estimate"]["error"]
+def half_width(limits: list[float]) -> float:
+    """Return half the width of the interval of an E, from its resamples."""
+    error = stdev(limits) * (most_seeds / (most_seeds - 1)) ** 0.5
+    return student_quantile(0.95, most_seeds - 1) * error
+
+
+JOINT = {
+    "joint fit, squared error of ln L": "log",
+    "joint fit, squared error of L": "linear",
+    "joint fit, Huber loss of ln L": "huber",
+}
+assert set(JOINT.values()) == set(OBJECTIVES)
+joint_fits = {
+    JOINT[each["procedure"]]: each
     for each in fits["fitting"]["recovery"]
-    if (each["procedure"], each["data"]) == ("joint fit, squared error of ln L", "all")
+    if each["procedure"] in JOINT and each["data"] == "all"
+}
+resampled = {objective: resampled_limits(objective) for objective in joint_fits}
+fitting_entropy = joint_fits["log"]["true"]
+half_widths = {
+    count: [half_width(limits[:count]) / fitting_entropy for limits in resampled.values()]
+    for count in (NUM_RESAMPLES, MORE_RESAMPLES)
+}
+for (objective, each), half in zip(joint_fits.items(), half_widths[NUM_RESAMPLES], strict=True):
+    low, high = each["estimate"]["interval"]
+    assert abs((high - low) / 2 / fitting_entropy / half - 1) < 0.01, "`fit` has the same resamples"
+    assert low < fitting_entropy < each["estimate"]["value"] < high
+    more = half_width(resampled[objective])
+    assert abs(each["estimate"]["value"] - fitting_entropy) < more, "more resamples do not exclude E"
+for each in fits["test"]["recovery"]:
+    if each["procedure"] in JOINT:
+        assert each["data"] != "all" or each["estimate"]["interval"][0] > entropy, "the true E is outside"
+lowest_limit = min(map(min, resampled.values()))
+assert lowest_limit > 0, "no resample is at the bound"
+
+(envelope_of_fitting,) = (
+    each["estimate"]
+    for each in fits["fitting"]["recovery"]
+    if "envelope" in each["procedure"] and each["data"] == "all"
 )
-assert all(each.count(0) == 1 for each in resampled.values()), "one resample is at the bound"
-assert abs(stdev(limits) * (most_seeds / (most_seeds - 1)) ** 0.5 / error_of_limit - 1) < 0.01
+minima_of_fitting = [each["estimates"]["lowest"]["value"] for each in fits["fitting"]["levels"]]
+falls = [few - many for few, many in pairwise(minima_of_fitting)]
+assert envelope_of_fitting["value"] == 0, "the envelope is at the bound"
+assert falls[0] < falls[1], "the minima do not approach a limit"
 
 
 def recovered(name: str) -> dict[str, float]:
@@ -632,17 +669,22 @@ assert widths[best_point["parameters"]] == 256
 recall = best_point["excess"]["recall"]
 num_seeds = Counter(len(group) for group in settings.values())
 seeds_of_highest = {widths[group[0]["parameters"]]: len(group) for group in levels["8e15"]}
-assert {width: n for width, n in seeds_of_highest.items() if n > 1} == {256: 3, 384: 3}
+assert seeds_of_highest == {192: 5, 256: 5, 384: 5, 512: 1, 768: 1, 1024: 1, 1280: 1}
 assert most_seeds == 5
-assert max(seeds_of_highest.values()) == 3
-assert sum(len(few) > 1 and len(many) > 1 for _, few, many in steps) == 3
+assert all(max(map(len, groups)) == most_seeds for groups in levels.values())
+assert sum(len(few) > 1 and len(many) > 1 for _, few, many in steps) == 4
 with_five = {
     level: [widths[group[0]["parameters"]] for group in groups if len(group) == 5]
     for level, groups in levels.items()
 }
-assert with_five == {"5e14": [128, 192], "2e15": [192, 256], "8e15": []}
+assert with_five == {"5e14": [128, 192], "2e15": [192, 256], "8e15": [192, 256, 384]}
+for level, groups in levels.items():
+    in_order = sorted(groups, key=lambda group: mean(losses(group)))
+    lowest_of_level = {widths[group[0]["parameters"]] for group in in_order[: len(with_five[level])]}
+    assert lowest_of_level == set(with_five[level]), "the sizes with five seeds have the lowest losses"
+assert [widths[group[0]["parameters"]] for group in levels["2e15"] if len(group) == 1] == [128, 384, 512, 768]
 
-# The highest level: its runs come from two texts and from two versions of the code
+# The highest level: its runs come from two texts and from three versions of the code
 
 AT_256, AT_384, AT_192 = (256, 278_691_840), (384, 141_279_232), (192, 452_100_096)
 of_256, of_384, of_192_long = (runs_of[setting] for setting in (AT_256, AT_384, AT_192))
@@ -650,9 +692,14 @@ loss_of = {
     setting: mean(run["test_bits_per_byte"] for run in runs_of[setting].values())
     for setting in (AT_256, AT_384, AT_192)
 }
+FOURTH, FIFTH = "8c14f1a2", "ccc382d5"
+"""The commits of the last two versions of the code."""
+of_commit = Counter(run.get("commit") for run in measured["runs"])
 for found in (of_256, of_384):
-    assert [seed for seed, run in found.items() if run.get("commit") == measured["commit"]] == [1, 2]
-assert list(of_192_long) == [0]
+    assert [run.get("commit") for run in found.values()] == [None, FOURTH, FOURTH, FIFTH, FIFTH]
+assert [run.get("commit") for run in of_192_long.values()] == [FOURTH, FIFTH, FIFTH, FIFTH, FIFTH]
+num_last = of_commit[FOURTH] + of_commit[FIFTH]
+assert sum(map(len, (of_256, of_384, of_192_long))) - 2 == num_last
 NEW_TEXT, OLD_TEXT = (
     recipe("isoflop_high")["corpus"]["worldbook"],
     recipe("isoflop_low")["corpus"]["worldbook"],
@@ -664,12 +711,38 @@ without_recall = {
     setting: mean(without(run, "recall") for run in runs_of[setting].values())
     for setting in (AT_256, AT_384, AT_192)
 }
-assert without_recall[AT_256] < without_recall[AT_192] < without_recall[AT_384]
-far_of_256 = {seed: recall_bits(run, FAR) for seed, run in of_256.items()}
+far_of_highest = {
+    width: {seed: recall_bits(run, FAR) for seed, run in found.items()}
+    for width, found in ((192, of_192_long), (256, of_256), (384, of_384))
+}
+LOWER = 1.0
+"""A number of bits between the two groups of runs at the longer distance."""
+
+
+def spread(bits_of: dict[int, float], *seeds: int) -> str:
+    """Write the lowest and the highest bits of some seeds."""
+    found = [bits_of[seed] for seed in seeds]
+    return f"{min(found):.2f} to {max(found):.2f}"
+
+
+def in_lower_group(bits_of: dict[int, float]) -> list[int]:
+    """Return the seeds that need few bits at the longer distance."""
+    return [seed for seed, bits in bits_of.items() if bits < LOWER]
+
+
+assert {width: in_lower_group(bits_of) for width, bits_of in far_of_highest.items()} == {
+    192: [1, 3, 4],
+    256: [1, 2, 3],
+    384: [3],
+}
+assert in_lower_group(of_192) == [1, 4]
+assert percent(share_of_recall(192, 113_033_216)) == percent(share_of_recall(*AT_192))
+assert all(stdev(losses(group)) > abs(loss_of[AT_192] - loss_of[AT_256]) for group in levels["8e15"][:3])
 share_of_levels = [each["value"] / best_sizes[0]["value"] for each in best_sizes[1:]]
 assert best_sizes[0]["interval"][1] < 2e6, "the expectation of the lowest level was missed"
 
 best_size_exponent = fits["test"]["optima"]["best_size_exponent"]
+assert best_size_exponent["interval"][0] > 0, "the best size grows with compute"
 
 # Statements about rates, the lowest level and the record
 
@@ -725,8 +798,12 @@ FIGURES = [
     list(law_rows()),
     list(recovery_rows()),
     f"that is {100 * min(share_of[0].values()):.1f} to {100 * max(share_of[0].values()):.1f} % too high",
-    f"is one of the {NUM_RESAMPLES} resamples",
-    f"would be {error_of_others:.4f} instead of {error_of_limit:.4f}",
+    f"Half an interval is {100 * min(half_widths[NUM_RESAMPLES]):.1f} to"
+    f" {100 * max(half_widths[NUM_RESAMPLES]):.1f} % of E",
+    f"With {MORE_RESAMPLES:,} resamples instead of {NUM_RESAMPLES}, half an interval is"
+    f" {100 * min(half_widths[MORE_RESAMPLES]):.1f} to {100 * max(half_widths[MORE_RESAMPLES]):.1f} % of E",
+    f"lowest one is {lowest_limit:.3f}",
+    f"fall by {falls[0]:.4f} and then by {falls[1]:.4f}",
     f"by {100 * min(share_of[1].values()):.1f} to {100 * max(share_of[1].values()):.1f} %",
     f"recall alone costs {recall:.4f} bits per byte",
     list(kind_rows()),
@@ -735,16 +812,20 @@ FIGURES = [
     f"{spell(measured['lr'])} for all sizes",
     f"costs {at_rate(512, 0.002) - at_rate(512, 0.008):.4f} bits per byte",
     f"exponent of compute is {interval(best_size_exponent, 2)}",
+    f"parabolas give an exponent of {interval(best_size_exponent, 2)}",
     f"Width 256 has a mean loss of {loss_of[AT_256]:.5f}, width 192 {loss_of[AT_192]:.5f} and width 384"
     f" {loss_of[AT_384]:.5f}",
-    f"seed 0 of width 256 ended at {of_256[0]['test_bits_per_byte']:.5f}",
     f"an excess of {without_recall[AT_256]:.5f}, width 192 {without_recall[AT_192]:.5f} and width 384"
     f" {without_recall[AT_384]:.5f}",
-    f"deviation of width 256 is then {stdev(without(run, 'recall') for run in of_256.values()):.5f}",
     f"are {share_of_levels[0]:.1f} and {share_of_levels[1]:.1f} times",
     f"{NEW_TEXT / 1e9:.1f} GB",
     f"{OLD_TEXT / 1e9:.1f} GB",
-    f"needs {far_of_256[0]:.2f} bits, and seeds 1 and 2 need {far_of_256[1]:.2f} and {far_of_256[2]:.2f}",
+    f"seeds 0 and 2 need {far_of_highest[192][0]:.2f} and {far_of_highest[192][2]:.2f} bits, and the other"
+    f" three {spread(far_of_highest[192], 1, 3, 4)}",
+    f"seeds 0 and 4 need {far_of_highest[256][0]:.2f} and {far_of_highest[256][4]:.2f} bits, and the other"
+    f" three {spread(far_of_highest[256], 1, 2, 3)}",
+    f"seed 3 needs {far_of_highest[384][3]:.2f} bits, seed 4 {far_of_highest[384][4]:.2f}, and the other"
+    f" three {spread(far_of_highest[384], 0, 1, 2)}",
     f"at least {at_least(100 * share_of_recall(*AT_256), 1)} % lower at width 256 and"
     f" {AT_256[1] / MILLION:.1f} million",
     f"all sizes read {EQUAL_TOKENS / MILLION:.1f} million tokens",
@@ -769,7 +850,8 @@ FIGURES = [
     list(variation_rows()),
     f"Without recall, the variance is {percent(share_of_recall(128, TWICE))} lower at width 128 and"
     f" {TWICE / MILLION:.1f} million tokens",
-    f"{percent(share_of_recall(192, 113_033_216))} lower at width 192",
+    f"{percent(share_of_recall(192, 113_033_216))} lower at width 192 (113.0 and 452.1 million tokens)",
+    f"{percent(share_of_recall(*AT_384))} lower at width 384",
     f"and {percent(share_of_recall(LARGEST, TWICE))} lower at width 1,280 and {TWICE / MILLION:.1f} million",
     list(recall_rows()),
     f"after {shortest[0]['tokens'] / MILLION:.1f} million tokens has not learned to recall: it needs"
@@ -797,7 +879,10 @@ FIGURES = [
     f"is at most {at_most(highest_without_one_kind(EQUAL_TOKENS), 1)} at {EQUAL_TOKENS / MILLION:.1f} million"
     f" tokens and {at_most(highest_without_one_kind(TWICE), 1)} at {TWICE / MILLION:.1f} million tokens",
     f"{len(at_other_rate)} earlier runs",
-    f"which made {len(of_256) + len(of_384) - 2 + len(of_192_long)} runs of the highest level",
+    f"which made {of_commit[FOURTH]} runs of the highest level",
+    f"which made {of_commit[FIFTH]} more runs of this level",
+    f"The last {num_last} of them",
+    f"The last {num_last} runs read",
     f"width {repeat['width']}, {repeat['tokens'] / MILLION:.1f} million tokens",
     f"ended at {repeat['test_bits_per_byte']:.5f} instead of {original['test_bits_per_byte']:.5f}",
     f"difference of {repeat_shift:.5f} is {percent(repeat_shift / repeat_deviation)} of the deviation",
@@ -816,18 +901,22 @@ GIVEN = {
     '"100 readings" are': "the predictions",
     "context of 512 tokens": "the recipes",
     "20 standard deviations": "the goal that the sweep states",
-    "widths 256 and 384 have three": "the recipe",
     "width 192 at the highest level": "the recipe",
-    "But width 192 has": "the recipe",
-    "order of 256 and 384": "the recipe",
-    "192 and 256 are nearly": "the recipe",
+    "widths 192, 256 and 384 have five": "the recipe",
+    "difference between widths 192 and 256": "the recipe",
+    "seeds of widths 192 and 256": "the recipe",
+    "at width 192 and in the upper group at width 256": "the recipe",
+    "At width 384": "the recipe",
+    "At width 192 and 113.0 million": "the recipe",
+    "after 113.0 million tokens": "the recipe",
+    "after 452.1 million tokens": "the recipe",
+    "among them width 128": "the recipe",
+    "seeds of width 192 have": "the recipe",
     "Without recall, width 256": "the recipe",
     "widths 256 and 384 differ": "the recipe",
-    "deviation of width 256": "the recipe",
     "significant at 5 %": "the usual level",
     "has width 256 and read 278.7 million": "the recipe",
     "256 and 278.7 million": "the recipe",
-    "among them width 192": "the recipe",
     "width 1,280": "the recipe",
     "width 768": "the recipe",
     "width 512": "the recipe",
