@@ -18,7 +18,7 @@ from records import percent, recipe, result, spell
 
 from bytewright.laws.bootstrap import NUM_RESAMPLES, SeedResampler
 from bytewright.laws.inference import Difference, compare_means, holm, incomplete_beta, student_quantile
-from bytewright.laws.law import fit_law
+from bytewright.laws.law import Law, fit_law
 from bytewright.laws.points import read_points
 from bytewright.laws.power import OBJECTIVES
 
@@ -738,11 +738,125 @@ assert {width: in_lower_group(bits_of) for width, bits_of in far_of_highest.item
 assert in_lower_group(of_192) == [1, 4]
 assert percent(share_of_recall(192, 113_033_216)) == percent(share_of_recall(*AT_192))
 assert all(stdev(losses(group)) > abs(loss_of[AT_192] - loss_of[AT_256]) for group in levels["8e15"][:3])
+
+# The three smallest sizes of the highest level, in pairs of equal seeds
+
+MEASURES = {
+    "loss": lambda run: run["test_bits_per_byte"],
+    "without recall": lambda run: without(run, "recall"),
+    "documents that fit": lambda run: run["fitting_bits_per_byte"],
+}
+PAIRS = {"256 − 192": (AT_256, AT_192), "384 − 192": (AT_384, AT_192), "384 − 256": (AT_384, AT_256)}
+
+
+def paired_at_highest(measure: str, seeds: range = range(5)) -> list[Difference]:
+    """Return the paired differences of the three sizes, for some of the seeds."""
+    values = {
+        setting: {seed: MEASURES[measure](runs_of[setting][seed]) for seed in seeds}
+        for setting in (AT_256, AT_384, AT_192)
+    }
+    found = [compare_means(values[ours], values[theirs]) for ours, theirs in PAIRS.values()]
+    assert all(each is not None and each.is_paired for each in found)
+    return [each for each in found if each is not None]
+
+
+def corrected(measure: str, seeds: range = range(5)) -> list[float]:
+    """Return the p-values of the three comparisons of a measure with Holm's correction."""
+    return holm([each.p_value for each in paired_at_highest(measure, seeds)])
+
+
+def signed(value: float, digits: int = 5) -> str:
+    """Write a number that can be negative; without a sign if it is 0 after rounding."""
+    return minus(f"{round(value, digits) + 0.0:.{digits}f}")
+
+
+def small(p: float) -> str:
+    return f"{p:.3f}" if p >= 0.001 else "< 0.001"
+
+
+def paired_rows():
+    yield "widths", *(cell for measure in MEASURES for cell in (measure, "p, Holm"))
+    columns = [zip(paired_at_highest(measure), corrected(measure), strict=True) for measure in MEASURES]
+    for words, *cells in zip(PAIRS, *columns, strict=True):
+        yield (
+            words,
+            *(
+                cell
+                for found, p in cells
+                for cell in (f"{signed(found.value)} ± {found.half_width():.5f}", small(p))
+            ),
+        )
+
+
+LATER, SAME_TEXT = range(3, 5), range(1, 5)
+"""The last seeds of widths 256 and 384, and the seeds with the same text."""
+assert loss_of[AT_256] < loss_of[AT_192] < loss_of[AT_384]
+assert min(corrected("loss")) > 0.05
+uncorrected = [found.p_value for found in paired_at_highest("loss")]
+assert [p < 0.05 for p in uncorrected] == [False, True, False]
+assert [p < 0.001 for p in corrected("without recall")] == [False, True, True]
+assert [p < 0.05 for p in corrected("documents that fit")] == [False, True, True]
+for measure, are_significant in (("without recall", True), ("documents that fit", False), ("loss", False)):
+    assert [p < 0.05 for p in corrected(measure, SAME_TEXT)[1:]] == [are_significant] * 2
+    assert all(each.value > 0 for each in paired_at_highest(measure, SAME_TEXT)[1:])
+for seed in LATER:
+    rest = {setting: without(runs_of[setting][seed], "recall") for setting in (AT_192, AT_256, AT_384)}
+    assert max(rest, key=lambda setting: rest[setting]) == AT_384
+worse_without_recall = [each.value for each in paired_at_highest("without recall")[1:]]
+assert len({f"{value:.5f}" for value in worse_without_recall}) == 1
+shares = [share_of_recall(*setting) for setting in (AT_192, AT_256, AT_384)]
+
+# Whether smaller sizes have higher losses
+
+(at_64, at_128) = (
+    {point["seed"]: point["loss"] for point in group}
+    for group in levels["5e14"]
+    if widths[group[0]["parameters"]] <= 128
+)
+small_side = compare_means(at_64, at_128)
+assert small_side is not None
+assert small_side.is_paired
+assert small_side.degrees == 2
+assert small_side.p_value > 0.05
+assert best_sizes[2]["interval"][0] < parameters[192] < parameters[256] < best_sizes[2]["interval"][1]
+assert best_sizes[2]["interval"][1] < parameters[384]
+
+# The growth of the best size, by the law and by the parabolas
+
+growth = {
+    each["known_limit"]: each["values"]["best_size_exponent"]
+    for each in fits["test"]["fits"]
+    if each["objective"] == "log"
+}
+(known_law,) = (
+    {name: value["value"] for name, value in each["values"].items()}
+    for each in fits["test"]["fits"]
+    if each["objective"] == "log" and each["known_limit"]
+)
+best_of_law = Law(
+    limit=known_law["E"],
+    size_scale=known_law["A"],
+    size_exponent=known_law["a"],
+    data_scale=known_law["B"],
+    data_exponent=known_law["b"],
+).best_size(fits["test"]["levels"][2]["flops"])
+assert abs(best_of_law / parameters[384] - 1) < 0.05, "about the size of width 384"
+
 share_of_levels = [each["value"] / best_sizes[0]["value"] for each in best_sizes[1:]]
 assert best_sizes[0]["interval"][1] < 2e6, "the expectation of the lowest level was missed"
 
 best_size_exponent = fits["test"]["optima"]["best_size_exponent"]
 assert best_size_exponent["interval"][0] > 0, "the best size grows with compute"
+assert best_size_exponent["interval"][0] < 0.5 < best_size_exponent["interval"][1]
+assert best_size_exponent["interval"][1] < growth[True]["interval"][0], "the law contradicts the parabolas"
+assert best_size_exponent["interval"][1] > growth[False]["interval"][0]
+of_fitting = fits["fitting"]["optima"]["best_size_exponent"]
+(growth_of_fitting,) = (
+    each["values"]["best_size_exponent"]
+    for each in fits["fitting"]["fits"]
+    if each["objective"] == "log" and each["known_limit"]
+)
+assert of_fitting["interval"][1] < growth_of_fitting["interval"][0]
 
 # Statements about rates, the lowest level and the record
 
@@ -813,13 +927,28 @@ FIGURES = [
     f"costs {at_rate(512, 0.002) - at_rate(512, 0.008):.4f} bits per byte",
     f"exponent of compute is {interval(best_size_exponent, 2)}",
     f"parabolas give an exponent of {interval(best_size_exponent, 2)}",
-    f"Width 256 has a mean loss of {loss_of[AT_256]:.5f}, width 192 {loss_of[AT_192]:.5f} and width 384"
-    f" {loss_of[AT_384]:.5f}",
-    f"an excess of {without_recall[AT_256]:.5f}, width 192 {without_recall[AT_192]:.5f} and width 384"
-    f" {without_recall[AT_384]:.5f}",
+    f"Width 256 has the lowest mean loss, {loss_of[AT_256]:.5f}. Width 192 has {loss_of[AT_192]:.5f},"
+    f" and width 384 {loss_of[AT_384]:.5f}",
+    list(paired_rows()),
+    f"the smallest p is {min(corrected('loss')):.3f}, and {min(uncorrected):.3f} without",
+    f"is then {worse_without_recall[0]:.5f} above those of widths 192 and 256, which are equal:"
+    f" {without_recall[AT_192]:.5f} and {without_recall[AT_256]:.5f}",
+    f"at least {at_least(100 * min(shares), 1)} % of the variance of each size",
+    f"(p is at most {at_most(max(corrected('without recall', SAME_TEXT)[1:]), 3)})",
+    f"(p is {corrected('documents that fit', SAME_TEXT)[1]:.3f})",
+    f"width 64 is worse than width 128 by {small_side.value:.4f} ± {small_side.half_width():.4f} (three"
+    " pairs)",
+    f"below the smallest size, {parameters[192] / MILLION:.1f} million",
+    f"b / (a + b): {interval(growth[True], 2)} with the known E, and {interval(growth[False], 2)} with a"
+    " fitted E",
+    f"the parabolas give {interval(of_fitting, 2)}, and the law with the known E gives"
+    f" {interval(growth_of_fitting, 2)}",
+    f"the best N of this law is {best_of_law / MILLION:.1f} million, about that of width 384",
+    f"The law with the known E gives {growth[True]['value']:.2f}",
     f"are {share_of_levels[0]:.1f} and {share_of_levels[1]:.1f} times",
-    f"{NEW_TEXT / 1e9:.1f} GB",
-    f"{OLD_TEXT / 1e9:.1f} GB",
+    f"read a text of {NEW_TEXT / 1e9:.1f} GB",
+    f"earlier ones of this level {OLD_TEXT / 1e9:.1f} GB",
+    f"({OLD_TEXT / 1e9:.1f} GB instead of {NEW_TEXT / 1e9:.1f} GB)",
     f"seeds 0 and 2 need {far_of_highest[192][0]:.2f} and {far_of_highest[192][2]:.2f} bits, and the other"
     f" three {spread(far_of_highest[192], 1, 3, 4)}",
     f"seeds 0 and 4 need {far_of_highest[256][0]:.2f} and {far_of_highest[256][4]:.2f} bits, and the other"
@@ -882,7 +1011,7 @@ FIGURES = [
     f"which made {of_commit[FOURTH]} runs of the highest level",
     f"which made {of_commit[FIFTH]} more runs of this level",
     f"The last {num_last} of them",
-    f"The last {num_last} runs read",
+    f"The last {num_last} runs",
     f"width {repeat['width']}, {repeat['tokens'] / MILLION:.1f} million tokens",
     f"ended at {repeat['test_bits_per_byte']:.5f} instead of {original['test_bits_per_byte']:.5f}",
     f"difference of {repeat_shift:.5f} is {percent(repeat_shift / repeat_deviation)} of the deviation",
@@ -902,8 +1031,18 @@ GIVEN = {
     "context of 512 tokens": "the recipes",
     "20 standard deviations": "the goal that the sweep states",
     "width 192 at the highest level": "the recipe",
-    "widths 192, 256 and 384 have five": "the recipe",
-    "difference between widths 192 and 256": "the recipe",
+    "Widths 192, 256 and 384 have five": "the recipe",
+    "Without recall, width 384 is worse": "the table",
+    "context, width 384 is worse": "the table",
+    "widths 192 and 256 [hardly": "the table",
+    "width 384 is still worse": "the assertions about seeds 1 to 4",
+    "width 384 has the highest": "the assertion about seeds 3 and 4",
+    "half of the 95 % t interval": "the usual level",
+    "exponent of 0.5": "twice the size at four times the compute",
+    "middle level, width 128 has": "the recipe",
+    "Seed 0 of widths 256 and 384": "the recipe",
+    "seeds 0 to 2 of widths 256 and 384": "the recipe",
+    "mean loss of width 384": "the recipe",
     "seeds of widths 192 and 256": "the recipe",
     "at width 192 and in the upper group at width 256": "the recipe",
     "At width 384": "the recipe",
@@ -912,7 +1051,6 @@ GIVEN = {
     "after 452.1 million tokens": "the recipe",
     "among them width 128": "the recipe",
     "seeds of width 192 have": "the recipe",
-    "Without recall, width 256": "the recipe",
     "widths 256 and 384 differ": "the recipe",
     "significant at 5 %": "the usual level",
     "has width 256 and read 278.7 million": "the recipe",
