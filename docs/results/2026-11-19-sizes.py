@@ -280,9 +280,10 @@ gap = [recall_bits(run, FAR) for run in settings["QK-norm, heads of 32"] if run[
 earlier = sorted(
     bits
     for run in scaling["runs"]
-    if run["tokens"] in (40_370_176, 80_740_352) and run["lr"] == 2e-3 and run["width"] > SMALLEST
-    if lower[-1] < (bits := recall_bits(run, FAR)) < 2
+    if run["lr"] == 2e-3 and lower[-1] < (bits := recall_bits(run, FAR)) < others[0]
 )
+assert len(earlier) == 6
+assert lower[-1] < gap[0] < others[0]
 small = settings[CHOSEN][0]
 FIGURES = [
     list(setting_rows()),
@@ -313,9 +314,9 @@ FIGURES = [
     f"is {paired.value:.4f} ± {paired.half_width():.4f} bits per byte",
     f"is {best:.4f} above it, or {100 * best / floor['test']:.0f} %",
     f"need {lower[0]:.2f} to {lower[-1]:.2f} bits: two",
-    f"The other {len(others)} need {others[0]:.1f} to {others[-1]:.1f}.",
-    f"gap: {gap[0]:.2f} bits above, and {', '.join(f'{bits:.2f}' for bits in earlier[:2])} and "
-    f"{earlier[2]:.2f} bits",
+    f"The other {len(others)} need {others[0]:.2f} to {others[-1]:.2f}.",
+    f"gap: one above with {gap[0]:.2f} bits, and six on the earlier page with {earlier[0]:.2f} to "
+    f"{earlier[-1]:.2f} bits",
     f"deviation of {spread_without_best:.5f} instead of {spread_of_largest:.5f}",
     f"Recall causes {100 * share_of_recall:.0f} %",
     f"by {min(narrow):.4f} to {max(narrow):.4f}), and worse",
