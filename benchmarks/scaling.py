@@ -39,6 +39,7 @@ from world_documents import DocumentEvaluation, Documents
 
 from bytewright.account import count_flops, count_parameters
 from bytewright.corpus import END_OF_TEXT
+from bytewright.corpus.worldbook import Worldbook
 from bytewright.corpus.worldbook.files import write_worldbook
 from bytewright.experiments.sweep import Trial, read_sweep
 from bytewright.system import usable_cores
@@ -184,7 +185,10 @@ class Texts:
         """Generate validation and test documents, parse and encode them."""
         start = time.perf_counter()
         tokenizer = Tokenizer.load(self.tokenizer)
-        read = functools.partial(Documents.read, tokenizer=tokenizer, context_length=self.context_length)
+        book = Worldbook(self.corpus.world)
+        read = functools.partial(
+            Documents.read, book=book, tokenizer=tokenizer, context_length=self.context_length
+        )
         number = self.num_documents
         mean = 2_200  # bytes of a document
         validation = read(self._write("validation", number * mean // 2, "validation"), num_any=number)

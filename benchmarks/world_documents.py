@@ -17,7 +17,6 @@ import torch
 
 from bytewright.corpus.storybook import read_stories
 from bytewright.corpus.worldbook import Worldbook
-from bytewright.corpus.worldbook.files import read_world_manifest
 from bytewright.experiments.evaluation.document_eval import DocumentTokens, evaluate_tokens
 from bytewright.experiments.evaluation.world_eval import TEXT, decade, find_owners
 from bytewright.tokenizer import Tokenizer
@@ -40,11 +39,10 @@ class Documents:
     """By document."""
 
     @classmethod
-    def read(cls, file: Path, tokenizer: Tokenizer, *, num_any: int, context_length: int) -> Documents:
+    def read(
+        cls, file: Path, book: Worldbook, tokenizer: Tokenizer, *, num_any: int, context_length: int
+    ) -> Documents:
         """Return the first `num_any` documents of a file, and those after them that fit into the context."""
-        manifest = read_world_manifest(file)
-        assert manifest is not None
-        book = Worldbook(manifest.world)
         text = DocumentTokens.read(file, tokenizer)
         numbers: dict[tuple[str, str, str], int] = {}
         ids, owners, bits, choices, sizes = [], [], [], [], []

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from bytewright.account import count_flops
+from bytewright.corpus.worldbook import Worldbook
 from bytewright.corpus.worldbook.files import write_worldbook
 from bytewright.corpus.worldbook.world import World
 from bytewright.experiments.evaluation.document_eval import DocumentTokens, evaluate_tokens
@@ -88,7 +89,7 @@ def test_the_bits_by_cell_add_up_to_the_table_by_kind(tmp_path: Path, world_docu
     file = tmp_path / "test.txt"
     write_worldbook(file, 40_000, world=World(), split="test")
     tokenizer = Tokenizer.from_vocabulary(train_tokenizer(file, 400, ["<|endoftext|>"]).vocabulary)
-    documents = world_documents.Documents.read(file, tokenizer, num_any=10**6, context_length=32)
+    documents = world_documents.Documents.read(file, Worldbook(), tokenizer, num_any=10**6, context_length=32)
     config = ModelConfig(vocab_size=400, context_length=32, d_model=16, num_layers=1, num_heads=1)
     model = TransformerLM(config, compute_dtype=torch.bfloat16)
     by_cell = documents.model_bits(model).sum(axis=0)
