@@ -1,0 +1,293 @@
+"""Measure how many facts a model stores: small models on documents about people only, on one GPU.
+
+    python benchmarks/capacity.py --json capacity.json --mps                                  # an H200
+    python benchmarks/capacity.py --json capacity.json --widths 16 --tokens 2e6 --vocab-size 300  # two cores
+
+The people, their frequencies and their facts are those of the world book, but all sections are of the genre
+`people`. So a token states more facts, and there is little else to learn. First comes the learning rate: the
+best of three on validation documents, at one width and a quarter of the tokens. Then each width is trained on
+all tokens with several seeds, and on half of them. The results are the bits of the models by kind of
+choice and decade of rank, of whole test documents.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import functools
+import statistics
+import tempfile
+import time
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from harness import describe_machine, installed_versions, source_commit, write_report
+from rich.console import Console
+from rich.table import Table
+from run_pool import Result, RunPool, Task, shared_gpu
+from world_documents import DocumentEvaluation, Documents
+
+from bytewright.account import count_parameters
+from bytewright.corpus import END_OF_TEXT, SEPARATOR
+from bytewright.corpus.worldbook import Split, Worldbook
+from bytewright.corpus.worldbook.book import SPLITS, load_grammar
+from bytewright.corpus.worldbook.curves import count_mentions
+from bytewright.corpus.worldbook.fused import make_writer
+from bytewright.corpus.worldbook.world import World
+from bytewright.system import usable_cores
+from bytewright.tokenizer import Tokenizer
+from bytewright.tokenizer.train import train_tokenizer
+from bytewright.train.config import DataConfig, TrainConfig
+from bytewright.train.recipe import read_recipe
+
+RECIPE = Path(__file__).parents[1] / "recipes" / "isoflop.toml"
+EXPONENT, NUM_PEOPLE = Decimal(1), 2**13
+RATES = (2e-3, 4e-3, 8e-3)
+HEAD_DIM = 16
+CONTEXT_LENGTH = 256
+BATCH_SIZE = 64
+SHORT, SHORTEST = 2, 4
+"""A short run has half of the tokens, a run that chooses the rate a quarter."""
+TOKENIZER_BYTES = 20_000_000
+MAX_BYTES_PER_TOKEN = 4.0
+MAX_SPEED = 4e6
+"""The assumed tokens per second of a width that has not been measured yet."""
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Return the options of the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
+    parser.add_argument("--json", type=Path, required=True, help="the results")
+    parser.add_argument("--limit", type=float, default=540.0, help="seconds after which everything ends")
+    parser.add_argument("--mps", action="store_true", help="run kernels of several runs at the same time")
+    parser.add_argument("--widths", type=int, nargs="+", default=[16, 32, 48, 64])
+    parser.add_argument("--tokens", type=float, default=600e6, help="training tokens of a run")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--vocab-size", type=int, default=512)
+    parser.add_argument("--documents", type=int, default=1000, help="test documents")
+    return parser.parse_args()
+
+
+def people_book() -> Worldbook:
+    """Return the world book of few people, with sections about people only."""
+    grammar = dataclasses.replace(load_grammar(), genres={"people": 1})
+    return Worldbook(World(exponent=EXPONENT, num_people=NUM_PEOPLE), grammar)
+
+
+def write_documents(path: Path, book: Worldbook, split: Split, num_bytes: int) -> None:
+    """Write documents of a split until the file has at least `num_bytes`."""
+    writer, count = make_writer(book.machine), 512
+
+    def write(first: int) -> bytes:
+        return writer.write(SPLITS.index(split), 1, first, count, SEPARATOR.encode())[0]
+
+    per_document = len(write(0)) / count
+    firsts = range(0, round(num_bytes / per_document) + count, count)
+    cores = usable_cores()
+    with ThreadPoolExecutor(cores) as executor, path.open("wb") as stream:
+        for start in range(0, len(firsts), 4 * cores):
+            stream.writelines(executor.map(write, firsts[start : start + 4 * cores]))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The texts and the settings that all runs share."""
+
+    folder: Path
+    book: Worldbook
+    num_tokens: int
+    vocab_size: int
+
+    @property
+    def tokenizer(self) -> Path:
+        """The folder of the tokenizer."""
+        return self.folder / "tokenizer"
+
+    def prepare_small(self) -> Path:
+        """Train the tokenizer; return the token file of its text, for the warm-up."""
+        text = self.folder / "small.txt"
+        write_documents(text, self.book, "train", TOKENIZER_BYTES)
+        trained = train_tokenizer(text, self.vocab_size, [END_OF_TEXT])
+        Tokenizer.from_vocabulary(trained.vocabulary).save(self.tokenizer)
+        return self._encode(text)
+
+    def prepare_large(self) -> Path:
+        """Return the token file of all training text, which no run reads twice."""
+        text = self.folder / "train.txt"
+        write_documents(text, self.book, "train", int(self.num_tokens * MAX_BYTES_PER_TOKEN))
+        return self._encode(text)
+
+    def _encode(self, text: Path) -> Path:
+        target = text.with_suffix(".npy")
+        Tokenizer.load(self.tokenizer).encode_file(text, target)
+        return target
+
+    def read_documents(self, number: int) -> DocumentEvaluation:
+        """Return the validation and the test documents."""
+        mean = self.book.entropy().num_sections * 250  # more than the bytes of a document
+        found = []
+        for split, part in (("validation", 2), ("test", 1)):
+            file = self.folder / f"{split}.txt"
+            write_documents(file, self.book, split, int(number * mean / part))
+            read = functools.partial(Documents.read, file, self.book, Tokenizer.load(self.tokenizer))
+            found.append(read(num_any=number // part, context_length=0))
+        return DocumentEvaluation(found[0], found[1], number, CONTEXT_LENGTH)
+
+    def task(self, data: Path, width: int, lr: float, seed: int, part: int = 1) -> Task:
+        """Return the run of a width; `part` 2 reads half of the tokens."""
+        settings = {
+            "model.vocab_size": self.vocab_size,
+            "model.context_length": CONTEXT_LENGTH,
+            "model.d_model": width,
+            "model.num_heads": width // HEAD_DIM,
+            "batch_size": BATCH_SIZE,
+            "budget.tokens": self.num_tokens // part,
+            "schedule.warmup": 400 // part,
+            "optimizer.lr": lr,
+            "seed": seed,
+        }
+        config = read_recipe(RECIPE, [f"{name}={value}" for name, value in settings.items()])
+        config = dataclasses.replace(config, data=DataConfig(train=data))
+        assert config.num_steps is not None
+        parameters = count_parameters(config.model)
+        about = {
+            "width": width,
+            "parameters": parameters.total,
+            "parameters_without_embeddings": parameters.without_embeddings,
+            "tokens": config.num_steps * config.tokens_per_step,
+            "lr": lr,
+            "seed": seed,
+        }
+        return Task(f"{width}-{about['tokens']}-{lr:g}-{seed}", shape_name(width, seed), config, about)
+
+
+def shape_name(width: int, seed: int) -> str:
+    """Return the name of the process that trains a width with a seed."""
+    return f"{width}-{seed}"
+
+
+def warm_up_task(task: Task) -> Task:
+    """Return a task of a few steps that compiles the same shape."""
+    config: TrainConfig = task.config
+    few = dataclasses.replace(config.budget, tokens=6 * config.tokens_per_step)
+    return dataclasses.replace(task, config=dataclasses.replace(config, budget=few))
+
+
+class Record:
+    """All results so far, and the file that holds them."""
+
+    def __init__(self, path: Path, plan: Plan, evaluation: DocumentEvaluation, is_shared: bool) -> None:
+        self.path, self.sets, self.runs = path, evaluation.sets(), list[Result]()
+        self.num_documents = {name: int(chosen.sum()) for name, (_, chosen) in self.sets.items()}
+        mentions = count_mentions(plan.book.grammar, plan.book.entropy().num_sections)
+        self.fact_bits = mentions.per_document * mentions.bits_per_mention
+        world = plan.book.world
+        self.about = {
+            "exponent": str(world.exponent),
+            "people": world.num_people,
+            "machine": describe_machine(),
+            "commit": source_commit(),
+            "versions": installed_versions(["torch"]),
+            "mps": is_shared,
+            "vocab_size": plan.vocab_size,
+            "context_length": CONTEXT_LENGTH,
+            "batch_size": BATCH_SIZE,
+        }
+
+    def excess(self, run: Result, name: str, *kinds: str) -> float:
+        """Return the excess of some kinds of choice in bits per document; without kinds, of all."""
+        documents, chosen = self.sets[name]
+        above = np.array(run["model_bits"][name]) - documents.true_bits[chosen].sum(axis=0)
+        wanted = [not kinds or kind in kinds for kind, _, _ in documents.cells]
+        return float(above[wanted].sum()) / self.num_documents[name]
+
+    def add(self, task: Task, result: Result) -> None:
+        """Add a run and write the file."""
+        self.runs.append(result)
+        shown = result.get("error") or (
+            f"facts {self.excess(result, 'test', 'fact'):.2f} of {self.fact_bits:.2f} bits,"
+            f" all {self.excess(result, 'test'):.2f}, {result['training_seconds']:.0f} s"
+        )
+        print(f"{len(self.runs):3} {task.name}: {shown}", flush=True)
+        self.write()
+
+    def write(self) -> None:
+        """Write the file."""
+        sets = {
+            name: documents.summarise(chosen) | {"cells": documents.cells}
+            for name, (documents, chosen) in self.sets.items()
+            if name != "fitting"
+        }
+        write_report(self.path, {"title": "Capacity", **self.about, "sets": sets, "runs": self.runs})
+
+    def best_rate(self) -> float:
+        """Return the rate of the run with the lowest loss on validation documents."""
+        complete = [run for run in self.runs if "error" not in run]
+        return float(min(complete, key=lambda run: self.excess(run, "validation"))["lr"])
+
+
+def print_table(record: Record) -> None:
+    """Print the excess of each size."""
+    table = Table(title=f"excess in bits per document; facts cost {record.fact_bits:.1f} if none is known")
+    for heading in ("width", "parameters", "tokens", "rate", "seeds", "facts", "by seed", "people", "all"):
+        table.add_column(heading, justify="right")
+    groups: dict[tuple[Any, ...], list[Result]] = {}
+    for run in record.runs:
+        if "error" not in run:
+            groups.setdefault((run["width"], run["parameters"], run["tokens"], run["lr"]), []).append(run)
+    for key, runs in sorted(groups.items()):
+        facts = [record.excess(run, "test", "fact") for run in runs]
+        names = [record.excess(run, "test", "person") for run in runs]
+        total = [record.excess(run, "test") for run in runs]
+        means = (f"{statistics.mean(each):.2f}" for each in (names, total))
+        by_seed = " ".join(f"{each:.2f}" for each in facts)
+        table.add_row(
+            *(str(each) for each in key), str(len(runs)), f"{statistics.mean(facts):.2f}", by_seed, *means
+        )
+    Console(width=150).print(table)
+
+
+def main() -> None:
+    """Run everything within the limit and print a table."""
+    options, start = parse_arguments(), time.monotonic()
+    with shared_gpu(options.mps) as is_shared, tempfile.TemporaryDirectory(prefix="capacity") as folder:
+        plan = Plan(Path(folder), people_book(), int(options.tokens), options.vocab_size)
+        small = plan.prepare_small()
+        pool = RunPool(Path(folder) / "runs", num_slots=24, deadline=start + options.limit - 8)
+        try:
+            pool.warm_up(
+                warm_up_task(plan.task(small, width, RATES[0], seed))
+                for width in options.widths
+                for seed in range(options.seeds)
+            )
+            data = plan.prepare_large()
+            evaluation = plan.read_documents(options.documents)
+            record = Record(options.json, plan, evaluation, is_shared)
+            print(f"{time.monotonic() - start:.0f} s: the data is ready", flush=True)
+
+            def run(tasks: Iterable[Task]) -> None:
+                pool.run(list(tasks), evaluation, record.add, lambda task: MAX_SPEED)
+
+            middle = options.widths[len(options.widths) // 2]
+            run(
+                dataclasses.replace(plan.task(data, middle, lr, 0, SHORTEST), shape=shape_name(middle, index))
+                for index, lr in enumerate(RATES[: options.seeds])
+            )
+            lr = record.best_rate()
+            print(f"{time.monotonic() - start:.0f} s: the rate is {lr}", flush=True)
+            seeds = range(options.seeds)
+            run(plan.task(data, width, lr, seed) for seed in seeds for width in options.widths)
+            run(plan.task(data, width, lr, 0, SHORT) for width in options.widths)
+        finally:
+            pool.close()
+    print(f"{time.monotonic() - start:.0f} s in all")
+    print_table(record)
+
+
+if __name__ == "__main__":
+    main()
