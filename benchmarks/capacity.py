@@ -7,7 +7,7 @@ The people, their frequencies and their facts are those of the world book, but a
 `people`. So a token states more facts, and there is little else to learn. First comes the learning rate: the
 best of three on validation documents, at one width and a quarter of the tokens. Then each width is trained on
 all tokens with several seeds, and on half of them. The results are the bits of the models by kind of
-choice and decade of rank, of whole test documents.
+choice and octave of rank, of whole test documents. `--people` changes the number of people.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from bytewright.train.config import DataConfig, TrainConfig
 from bytewright.train.recipe import read_recipe
 
 RECIPE = Path(__file__).parents[1] / "recipes" / "isoflop.toml"
-EXPONENT, NUM_PEOPLE = Decimal(1), 2**13
+EXPONENT = Decimal(1)
 RATES = (2e-3, 4e-3, 8e-3)
 HEAD_DIM = 16
 CONTEXT_LENGTH = 256
@@ -66,6 +66,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--limit", type=float, default=540.0, help="seconds after which everything ends")
     parser.add_argument("--mps", action="store_true", help="run kernels of several runs at the same time")
     parser.add_argument("--widths", type=int, nargs="+", default=[16, 32, 48, 64])
+    parser.add_argument("--people", type=int, default=2**13, help="number of people in the world")
+    parser.add_argument("--rate", type=float, help="the learning rate; without it, the best of three")
     parser.add_argument("--tokens", type=float, default=600e6, help="training tokens of a run")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--vocab-size", type=int, default=512)
@@ -73,10 +75,22 @@ def parse_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def people_book() -> Worldbook:
+def people_book(num_people: int) -> Worldbook:
     """Return the world book of few people, with sections about people only."""
     grammar = dataclasses.replace(load_grammar(), genres={"people": 1})
-    return Worldbook(World(exponent=EXPONENT, num_people=NUM_PEOPLE), grammar)
+    return Worldbook(World(exponent=EXPONENT, num_people=num_people), grammar)
+
+
+def octave(rank: int | None) -> str:
+    """Return the powers of two around a rank.
+
+    >>> octave(1), octave(7), octave(64), octave(None)
+    ('1-1', '4-7', '64-127', '-')
+    """
+    if rank is None:
+        return "-"
+    low = 1 << (rank.bit_length() - 1)
+    return f"{low}-{2 * low - 1}"
 
 
 def write_documents(path: Path, book: Worldbook, split: Split, num_bytes: int) -> None:
@@ -135,7 +149,7 @@ class Plan:
             file = self.folder / f"{split}.txt"
             write_documents(file, self.book, split, int(number * mean / part))
             read = functools.partial(Documents.read, file, self.book, Tokenizer.load(self.tokenizer))
-            found.append(read(num_any=number // part, context_length=0))
+            found.append(read(num_any=number // part, context_length=0, label_rank=octave))
         return DocumentEvaluation(found[0], found[1], number, CONTEXT_LENGTH)
 
     def task(self, data: Path, width: int, lr: float, seed: int, part: int = 1) -> Task:
@@ -163,12 +177,13 @@ class Plan:
             "lr": lr,
             "seed": seed,
         }
-        return Task(f"{width}-{about['tokens']}-{lr:g}-{seed}", shape_name(width, seed), config, about)
+        name = f"{width}-{about['tokens']}-{lr:g}-{seed}"
+        return Task(name, process_name(width, seed, part), config, about)
 
 
-def shape_name(width: int, seed: int) -> str:
-    """Return the name of the process that trains a width with a seed."""
-    return f"{width}-{seed}"
+def process_name(width: int, seed: int, part: int = 1) -> str:
+    """Return the name of the process that trains a width with a seed on a part of the tokens."""
+    return f"{width}-{seed}-{part}"
 
 
 def warm_up_task(task: Task) -> Task:
@@ -256,14 +271,16 @@ def main() -> None:
     """Run everything within the limit and print a table."""
     options, start = parse_arguments(), time.monotonic()
     with shared_gpu(options.mps) as is_shared, tempfile.TemporaryDirectory(prefix="capacity") as folder:
-        plan = Plan(Path(folder), people_book(), int(options.tokens), options.vocab_size)
+        plan = Plan(Path(folder), people_book(options.people), int(options.tokens), options.vocab_size)
         small = plan.prepare_small()
         pool = RunPool(Path(folder) / "runs", num_slots=24, deadline=start + options.limit - 8)
         try:
+            all_runs = [
+                *((width, seed, 1) for seed in range(options.seeds) for width in options.widths),
+                *((width, 0, SHORT) for width in options.widths),
+            ]
             pool.warm_up(
-                warm_up_task(plan.task(small, width, RATES[0], seed))
-                for width in options.widths
-                for seed in range(options.seeds)
+                warm_up_task(plan.task(small, width, RATES[0], seed, part)) for width, seed, part in all_runs
             )
             data = plan.prepare_large()
             evaluation = plan.read_documents(options.documents)
@@ -273,16 +290,17 @@ def main() -> None:
             def run(tasks: Iterable[Task]) -> None:
                 pool.run(list(tasks), evaluation, record.add, lambda task: MAX_SPEED)
 
-            middle = options.widths[len(options.widths) // 2]
-            run(
-                dataclasses.replace(plan.task(data, middle, lr, 0, SHORTEST), shape=shape_name(middle, index))
-                for index, lr in enumerate(RATES[: options.seeds])
-            )
-            lr = record.best_rate()
+            if (lr := options.rate) is None:
+                middle = options.widths[len(options.widths) // 2]
+                run(
+                    dataclasses.replace(
+                        plan.task(data, middle, each, 0, SHORTEST), shape=process_name(middle, number)
+                    )
+                    for number, each in enumerate(RATES[: options.seeds])
+                )
+                lr = record.best_rate()
             print(f"{time.monotonic() - start:.0f} s: the rate is {lr}", flush=True)
-            seeds = range(options.seeds)
-            run(plan.task(data, width, lr, seed) for seed in seeds for width in options.widths)
-            run(plan.task(data, width, lr, 0, SHORT) for width in options.widths)
+            run(plan.task(data, width, lr, seed, part) for width, seed, part in all_runs)
         finally:
             pool.close()
     print(f"{time.monotonic() - start:.0f} s in all")

@@ -1,12 +1,13 @@
 """Documents of the world book with known bits, and the excess of a model by kind, rank and distance.
 
-A *cell* is a kind of choice, with the decade of the person's rank and of the distance of a recall. Every
+A *cell* is a kind of choice, with a label of the person's rank, such as its decade, and the decade of the
+distance of a recall. Every
 token belongs to one cell, so the bits of a model by cell are one sum per cell.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -29,7 +30,7 @@ class Documents:
     ids: list[np.ndarray[Any, Any]]
     end: int
     cells: list[tuple[str, str, str]]
-    """Kind, decade of the rank, decade of the distance."""
+    """Kind, label of the rank, decade of the distance."""
     cell_of_token: list[np.ndarray[Any, Any]]
     true_bits: np.ndarray[Any, Any]
     """By document and cell."""
@@ -40,7 +41,14 @@ class Documents:
 
     @classmethod
     def read(
-        cls, file: Path, book: Worldbook, tokenizer: Tokenizer, *, num_any: int, context_length: int
+        cls,
+        file: Path,
+        book: Worldbook,
+        tokenizer: Tokenizer,
+        *,
+        num_any: int,
+        context_length: int,
+        label_rank: Callable[[int | None], str] = decade,
     ) -> Documents:
         """Return the first `num_any` documents of a file, and those after them that fit into the context."""
         text = DocumentTokens.read(file, tokenizer)
@@ -51,7 +59,7 @@ class Documents:
                 continue
             groups = [list(g) for _, g in groupby(book.parse(story).choices, key=lambda choice: choice.start)]
             firsts = [TEXT, *(group[0] for group in groups)]
-            labels = [(each.kind, decade(each.rank), decade(each.distance)) for each in firsts]
+            labels = [(each.kind, label_rank(each.rank), decade(each.distance)) for each in firsts]
             cells = np.array([numbers.setdefault(label, len(numbers)) for label in labels])
             ids.append(np.asarray(tokens))
             owners.append(cells[find_owners(story, groups, tokens, text.token_bytes)])
