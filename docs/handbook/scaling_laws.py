@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from runpy import run_path
+
 import numpy as np
 from records import percent, result
 
@@ -10,6 +13,7 @@ from bytewright.laws.law import Law, fit_law
 from bytewright.laws.points import Point, Points
 from bytewright.laws.recovery import recover_limit
 
+CAPACITY = run_path(str(Path(__file__).parents[1] / "results" / "2026-11-19-capacity.py"))
 LAW = Law(limit=0.2, size_scale=1.4, size_exponent=0.3, data_scale=9.0, data_exponent=0.28)
 """The invented law of the examples, in bits per byte."""
 LOPSIDED = Law(limit=0.2, size_scale=200.0, size_exponent=0.6, data_scale=2.0, data_exponent=0.2)
@@ -133,6 +137,7 @@ FIGURES = [
     f"fit of {fits['all documents']['num_points']} runs",
     list(limit_rows()),
     list(exponent_rows()),
+    *CAPACITY["GROWTH"],
 ]
 GIVEN = {
     "128 tokens": "the recipe",

@@ -1,4 +1,4 @@
-"""The benchmark of scaling: its cells add up to the tables of `evaluate`, and its plan has equal compute."""
+"""The benchmarks of scaling and of capacity: their documents, their plans and small runs of both."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from bytewright.account import count_flops
+from bytewright.corpus.storybook import read_stories
 from bytewright.corpus.worldbook import Worldbook
 from bytewright.corpus.worldbook.files import write_worldbook
 from bytewright.corpus.worldbook.world import World
@@ -24,6 +25,14 @@ from bytewright.tokenizer.train import train_tokenizer
 
 ROOT = Path(__file__).parents[2]
 LEVELS = {"isoflop_low": 5e14, "isoflop_middle": 2e15, "isoflop_high": 8e15}
+
+
+@pytest.fixture
+def capacity(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    import capacity
+
+    return capacity
 
 
 @pytest.fixture
@@ -117,3 +126,33 @@ def test_the_driver_trains_all_runs_at_a_small_scale(tmp_path: Path) -> None:
     assert {point["seed"] for point in found["points"]} == {0, 1}
     for point in found["points"]:
         assert sum(point["excess"].values()) == pytest.approx(point["loss"] - point["floor"], abs=1e-9)
+
+
+def test_documents_about_people_only_have_one_derivation(tmp_path: Path, capacity: Any) -> None:
+    book = capacity.people_book(1000)
+    file = tmp_path / "people.txt"
+    capacity.write_documents(file, book, "test", 50_000)
+    documents = list(read_stories(file))
+    assert file.stat().st_size >= 50_000
+    assert documents[:20] == [book.document("test", 1, index).text for index in range(20)]
+    for text in documents[:20]:
+        assert {choice.kind for choice in book.parse(text).choices} >= {"person", "fact"}
+    assert [capacity.octave(rank) for rank in (1, 3, 64, None)] == ["1-1", "2-3", "64-127", "-"]
+
+
+@pytest.mark.slow
+def test_the_capacity_benchmark_trains_all_runs_at_a_small_scale(tmp_path: Path) -> None:
+    out = tmp_path / "capacity.json"
+    settings = "--widths 16 32 --people 500 --tokens 2e5 --vocab-size 300 --seeds 2 --documents 20"
+    command = [sys.executable, "benchmarks/capacity.py", "--json", str(out), *settings.split()]
+    subprocess.run(command, cwd=ROOT, check=True)
+    found = json.loads(out.read_text())
+    assert not any("error" in run for run in found["runs"])
+    rates, rest = found["runs"][:2], found["runs"][2:]
+    assert len({run["lr"] for run in rates}) == 2
+    assert sorted((run["width"], run["seed"]) for run in rest) == [
+        (16, 0), (16, 0), (16, 1), (32, 0), (32, 0), (32, 1),
+    ]  # fmt: skip
+    test = found["sets"]["test"]
+    for run in found["runs"]:
+        assert sum(run["model_bits"]["test"]) > sum(test["true_bits"])
