@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import functools
 import statistics
 import tempfile
 import time
@@ -144,13 +143,18 @@ class Plan:
     def read_documents(self, number: int) -> DocumentEvaluation:
         """Return the validation and the test documents."""
         mean = self.book.entropy().num_sections * 250  # more than the bytes of a document
-        found = []
-        for split, part in (("validation", 2), ("test", 1)):
+        tokenizer = Tokenizer.load(self.tokenizer)
+
+        def read(split: Split, num_any: int) -> Documents:
             file = self.folder / f"{split}.txt"
-            write_documents(file, self.book, split, int(number * mean / part))
-            read = functools.partial(Documents.read, file, self.book, Tokenizer.load(self.tokenizer))
-            found.append(read(num_any=number // part, context_length=0, label_rank=octave))
-        return DocumentEvaluation(found[0], found[1], number, CONTEXT_LENGTH)
+            write_documents(file, self.book, split, int(num_any * mean))
+            return Documents.read(
+                file, self.book, tokenizer, num_any=num_any, context_length=0, label_rank=octave
+            )
+
+        return DocumentEvaluation(
+            read("validation", number // 2), read("test", number), number, CONTEXT_LENGTH
+        )
 
     def task(self, data: Path, width: int, lr: float, seed: int, part: int = 1) -> Task:
         """Return the run of a width; `part` 2 reads half of the tokens."""
