@@ -171,3 +171,16 @@ def open_browser() -> Iterator[Any]:
         yield driver
     finally:
         driver.quit()
+
+
+@contextlib.contextmanager
+def open_clean_page(driver: Any, url: str) -> Iterator[Page]:
+    """Yield the page; at the end its console must be empty, and its storage is cleared."""
+    page = Page(driver, url)
+    yield page
+    messages = page.messages()
+    page.open("calculator")  # a report has no storage
+    page.script("localStorage.clear()")
+    driver.get("about:blank")
+    assert messages == []
+    page.messages()

@@ -104,6 +104,19 @@ def write_floor(folder: Path, bits_per_byte: float) -> None:
     (folder / "corpus.json").write_text(json.dumps({"floor_bits_per_byte": bits_per_byte}))
 
 
+def write_runs_and_tokenizers(folder: Path) -> Path:
+    """Write two tokenizers, a sweep of two runs with a floor and a report, an incomplete and a broken run."""
+    tokenizer = write_tokenizer(folder / "tokenizers" / "large", 320)
+    write_tokenizer(folder / "tokenizers" / "small", 270)
+    write_run(folder / "sweep" / "first", tokenizer=tokenizer)
+    write_run(folder / "sweep" / "second", lr=3e-3)
+    write_floor(folder / "sweep", 0.4)
+    write_run(folder / "growing", end=30)
+    (write_run(folder / "broken") / "config.json").write_text("<script>alert(1)</script>")
+    (folder / "sweep" / "report.html").write_text("<title>A report</title><p>Report</p>")
+    return folder
+
+
 class OpenStudio:
     """A studio that a thread of this process serves on a free port."""
 
