@@ -140,6 +140,8 @@ FIGURES = [
     *CAPACITY["GROWTH"],
 ]
 GIVEN = {
+    "In a world of 8,192 people": "the page of results",
+    "In a world of 32,768 people": "the page of results",
     "128 tokens": "the recipe",
     "25 to 320 thousand parameters": "the comment in the recipe",
     "of 95 %": "the usual level",

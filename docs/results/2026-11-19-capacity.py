@@ -30,7 +30,7 @@ MILLION = 1e6
 
 @dataclass(frozen=True)
 class Stored:
-    """Bits that a model stores: the fewest that explain its excess, and those if a range is known evenly."""
+    """Bits that a model stores, if it knows the fewest people of each range, or each person of it evenly."""
 
     fewest: float
     even: float
@@ -91,6 +91,10 @@ class Measured:
 
     def known(self, run, kind: str) -> dict[str, float]:
         """Return the share of the bits of facts or names that a run knows, by range of ranks; 0 to 1."""
+        return {label: min(1.0, max(0.0, share)) for label, share in self.saved_shares(run, kind).items()}
+
+    def saved_shares(self, run, kind: str) -> dict[str, float]:
+        """Return the known shares without limits: they are negative if wrong guesses cost more bits."""
         found = {}
         for label, part in self.ranges().items():
             bits, number = self.by_range(run, kind)[label]
@@ -98,7 +102,7 @@ class Measured:
                 cost = bits_per_fact
             else:
                 cost = float(self.shares[part] @ self.saved[part] / self.shares[part].sum())
-            found[label] = min(1.0, max(0.0, 1 - bits / number / cost))
+            found[label] = 1 - bits / number / cost
         return found
 
     def stored(self, run, kind: str) -> Stored:
@@ -111,6 +115,22 @@ class Measured:
             number = int(np.searchsorted(np.cumsum(gain) / gain.sum(), share - 1e-12))
             total += Stored(float(each[:number].sum()), share * float(each.sum()))
         return total
+
+    def fewest_fact_bits(self, run) -> float:
+        """Return the fewest bits of facts that explain the excess: the facts that are stated most often."""
+        total = 0.0
+        for label, share in self.known(run, "fact").items():
+            shares = self.shares[self.ranges()[label]]
+            stated = np.concatenate([rate * shares for rate in mentions.rates.values()])
+            each = np.repeat([mentions.bits[name] for name in mentions.rates], len(shares))
+            order = np.argsort(-stated, kind="stable")
+            gain = np.cumsum((stated * each)[order])
+            total += float(each[order][: np.searchsorted(gain / gain[-1], share - 1e-12)].sum())
+        return total
+
+    def embeddings(self, run) -> int:
+        """Return the number of parameters in the tables of the input and of the output tokens."""
+        return 2 * (run["parameters"] - run["parameters_without_embeddings"])
 
     def people(self, run) -> int:
         """Return how many of the most frequent people explain the excess of facts of a run."""
@@ -190,6 +210,14 @@ def at(measured: Measured, tokens: int) -> dict[int, list]:
     }
 
 
+def all_parameters(run) -> int:
+    return run["parameters"]
+
+
+def without_embeddings(run) -> int:
+    return run["parameters"] - first.embeddings(run)
+
+
 def both_of(measured: Measured, which: str):
     def value(run) -> float:
         return getattr(measured.stored(run, "fact") + measured.stored(run, "person"), which)
@@ -197,10 +225,12 @@ def both_of(measured: Measured, which: str):
     return value
 
 
-def exponents(measured: Measured, tokens: int, few: int, many: int, value) -> list[float]:
+def exponents(
+    measured: Measured, tokens: int, few: int, many: int, value, size=all_parameters
+) -> list[float]:
     """Return the exponents of a value between two widths, as a power of the parameters, by seed."""
     small, large = at(measured, tokens)[few], at(measured, tokens)[many]
-    ratio = log(large[0]["parameters"] / small[0]["parameters"])
+    ratio = log(size(large[0]) / size(small[0]))
     return [log(value(b) / value(a)) / ratio for a, b in zip(small, large, strict=True)]
 
 
@@ -229,13 +259,30 @@ def share_of_fewer(measured: Measured, width: int) -> float:
     return half / whole - 1
 
 
-def highest_known_share() -> float:
-    """Return the largest share of the bits of facts that a run of the earlier attempt knows."""
+def growth_with_tokens(value) -> dict[int, float]:
+    """Return the factor by which twice the tokens change a value of the first world, by width."""
+    half, whole = (
+        {width: mean(map(value, runs)) for width, runs in at(first, it).items()} for it in (300, 600)
+    )
+    return {width: whole[width] / half[width] for width in half}
+
+
+def excess_at_rates() -> dict[float, float]:
+    """Return the excess of facts of the runs that chose the rate, by rate."""
+    return {run["lr"]: first.excess(run) for run in first.runs if run["tokens"] < 2e8}
+
+
+def most_known() -> tuple[str, float]:
+    """Return the setting of the earlier attempt that knows the largest share of the bits of facts."""
     record = result(f"{NAME}-settings.json")
     test = record["sets"]["test"]
     facts = [cell for cell, (kind, _, _) in enumerate(test["cells"]) if kind == "fact"]
     cost = bits_per_fact * sum(test["choices"][cell] for cell in facts)
-    return max(1 - sum(run["model_bits"]["test"][cell] for cell in facts) / cost for run in record["runs"])
+    shares = {
+        run["name"]: 1 - sum(run["model_bits"]["test"][cell] for cell in facts) / cost
+        for run in record["runs"]
+    }
+    return max(shares.items(), key=lambda it: it[1])
 
 
 def implied(low: float, high: float) -> str:
@@ -246,6 +293,27 @@ def implied(low: float, high: float) -> str:
 capacity = predicted["capacity_exponent"](World())
 widths = sorted(at(first, 600))
 fewer = {width: percent(share_of_fewer(first, width), 0) for width in widths}
+excess_of = {
+    tokens: {width: mean(map(first.excess, runs)) for width, runs in at(first, tokens).items()}
+    for tokens in (300, 600)
+}
+added = {width: excess_of[300][width] - excess_of[600][width] for width in widths}
+for width in widths[:2]:
+    assert added[width] < 2 * stdev(map(first.excess, at(first, 600)[width]))
+more_people = growth_with_tokens(first.people)
+more_bits = [
+    factor for which in ("fewest", "even") for factor in growth_with_tokens(both_of(first, which)).values()
+]
+for world in (first, second):
+    for runs in world.groups().values():
+        people_of = {
+            kind: sum(
+                mean(world.known(run, kind)[each] for run in runs) * (part.stop - part.start)
+                for each, part in world.ranges().items()
+            )
+            for kind in ("fact", "person")
+        }
+        assert people_of["person"] > people_of["fact"], "more names are known than facts"
 assert all(share_of_fewer(first, width) < 0.2 for width in widths[:-1])
 assert share_of_fewer(first, widths[-1]) > 0.2
 whole = with_interval(exponents(first, 600, widths[0], widths[-1], first.people))
@@ -256,6 +324,29 @@ assert sorted(slopes, reverse=True) == slopes
 stored_first = {row[0]: row for row in list(stored_rows(first))[1:] if row[1] == "600"}
 stored_half = {row[0]: row for row in list(stored_rows(first))[1:] if row[1] == "300"}
 stored_second = {row[0]: row for row in list(stored_rows(second))[1:]}
+of_rates = excess_at_rates()
+assert min(of_rates, key=lambda lr: of_rates[lr]) == first.runs[-1]["lr"]
+higher = {percent(each / min(of_rates.values()) - 1, 0) for each in of_rates.values()} - {"0 %"}
+assert len(higher) == 1
+half_of_16 = at(first, 300)[16][0]
+loss_of = {kind: -list(first.saved_shares(half_of_16, kind).values())[-1] for kind in ("fact", "person")}
+of_96 = at(second, 300)[96][0]
+least = (second.fewest_fact_bits(of_96) + second.stored(of_96, "person").fewest) / of_96["parameters"]
+same_widths = exponents(first, 300, 48, 64, first.people)[0]
+assert same_widths > large[1] > large[0], "the exponent depends on the world"
+inner = [
+    mean(exponents(measured, tokens, *pair, measured.people, without_embeddings))
+    for measured, tokens, pair in ((first, 600, (16, 64)), (second, 300, (48, 64)), (second, 300, (64, 96)))
+]
+embedded = {
+    run["width"]: percent(first.embeddings(run) / run["parameters"], 0)
+    for run in (half_of_16, at(first, 300)[64][0], of_96)
+}
+assert 256 / predicted["tokens_per_mention"] * first.shares[99] < 0.01
+stated = [mentions.rates[name] for name in ("year", "beast", "colour")]
+assert mentions.rates["trade"] == mentions.rates["town"] == 1
+setting_of_most, highest_known_share = most_known()
+assert setting_of_most == "64-229376000-0.002-0-AdamW-2e-3"
 settings = result(f"{NAME}-settings.json")
 mentions_of_person = (
     max(run["tokens"] for run in settings["runs"])
@@ -286,20 +377,26 @@ PICTURES = {
     )
 }
 GROWTH = [
-    f"people that a model knows grows as N^{whole.split()[0]} from 33 to 279 thousand parameters",
-    f"as N^{large[0]:.2f} from 279 to 542 thousand",
+    f"grows as N^{whole.split()[0]} from 33 to 279 thousand parameters",
+    f"N^{large[1]:.2f} from 160 to 279 thousand, and as N^{large[0]:.2f} from 279 to 542 thousand",
 ]
 FIGURES = [
     f"it is {all_facts:.1f} if no fact is known",
     list(size_rows(first)),
-    f"At widths 16, 32 and 48 it is higher by {fewer[16]}, {fewer[32]} and {fewer[48]}",
-    f"At width 64 it is higher by {fewer[64]}",
+    f"At widths 16, 32, 48 and 64 it is higher by {fewer[16]}, {fewer[32]}, {fewer[48]} and {fewer[64]}",
+    f"higher by {min(added.values()):.1f} to {max(added.values()):.1f} bits, and by {added[64]:.1f} at width"
+    " 64",
+    f"by {100 * min(more_people.values()) - 100:.0f} to {percent(max(more_people.values()) - 1, 0)}, and by"
+    f" {percent(more_people[64] - 1, 0)} at width 64",
+    f"with twice the tokens, models store {100 * min(more_bits) - 100:.0f} to"
+    f" {percent(max(more_bits) - 1, 0)} more bits",
     f"The predicted exponent was from 0.8 to 1.2. It is {whole}",
     f"{rates[16][-1]} to {rates[64][-1]} instead of 0.5 to 2",
     f"A name costs {NAME_BITS} bits",
     list(known_rows(first)),
     list(stored_rows(first)),
     list(exponent_rows(first, 600)),
+    f"{stored_first[64][3]} of all {first.saved.sum() / 1000:.0f} thousand bits of names",
     f"are {stored_first[48][5]} bits per parameter at width 48, and {stored_first[64][5]} at width 64",
     list(size_rows(second)),
     list(known_rows(second)),
@@ -308,21 +405,40 @@ FIGURES = [
     f"At width 48 they are {stored_half[48][4]} thousand bits in the first world",
     f"and {stored_second[48][4]} in the second",
     f"at width 64 {stored_half[64][4]} and {stored_second[64][4]}",
-    f"from width 48 to 96 is {mean(exponents(second, 300, 48, 96, both_of(second, 'even'))):.2f}",
+    f"That from width 48 to 96 is {mean(exponents(second, 300, 48, 96, both_of(second, 'even'))):.2f}",
+    f"From width 48 to 64 alone it is {mean(exponents(second, 300, 48, 64, both_of(second, 'even'))):.2f}",
     f"At width 96 it is {stored_second[96][5]}",
+    f"and {stored_second[96][5]} in the second",
     f"exponent of people is {slopes[0]:.2f}, {slopes[1]:.2f} and {slopes[2]:.2f}",
     f"and {large[1]:.2f} and {large[0]:.2f}",
-    f"exponent would be {implied(*large)} instead of {capacity:.2f}",
-    f"know at most {percent(highest_known_share(), 1)} of the bits of facts",
+    f"world book would be {implied(*large)} instead of {capacity:.2f}",
+    f"from width 48 to 64, with 300 million tokens, it is {same_widths:.2f} in the first world and"
+    f" {large[1]:.2f} in the second",
+    f"is {inner[0]:.2f} instead of {whole.split()[0]} from width 16 to 64 in the first world, and"
+    f" {inner[1]:.2f} and {inner[2]:.2f} in the second",
+    f"exponent of {implied(inner[2], inner[1])}",
+    f"have {embedded[16]} of the parameters at width 16, {embedded[64]} at width 64 and {embedded[96]} at"
+    " width 96",
+    f"only {percent(min(stated), 0)} to {percent(max(stated), 0)} state",
+    f"are then {least:.2f} bits per parameter instead of {stored_second[96][5].split()[0]}",
+    f"facts of ranks from 1,000 cost {percent(loss_of['fact'], 0)} more",
+    f"For names, the loss is {percent(loss_of['person'], 0)} of the bits",
+    f"facts that is {higher.pop()} higher",
+    f"know at most {percent(highest_known_share, 1)} of the bits of facts",
     f"mentioned each person about {mentions_of_person:.0f} times",
     f"from {first.runs[-1]['lr']:.0e}".replace("e-0", "e-")[5:] + " was the best of three at width 48",
-    f"excess of facts by {fewer[16].removesuffix(' %')} to {fewer[48]}",
     *GROWTH,
     f"together are {stored_first[64][5]} bits per parameter",
 ]
 GIVEN = {
+    "with one seed and 150 million": "the JSON file",
     "less than 20 %": "the predictions",
+    "**Missed at width 64": "the table",
+    "Width 64 has the highest percentage": "the table",
+    "At widths 16 and 32": "the assertion about deviations",
     "with 600 million tokens and 95 % t intervals over three": "the table above it",
+    "At width 64 and 600 million": "the table above it",
+    "names from width 48 to 64 are": "the table above it",
     "one bit after 100 readings": "the predictions",
     "has 32,768 people": "the command",
     "widths 48, 64 and 96 on 600 million tokens with three seeds, and on 300 million": "the command",
@@ -331,13 +447,17 @@ GIVEN = {
     "The expectation was from 0.5 to 1.2 bits": "stated before the runs",
     "with 1.7 or 1.9 times the parameters": "the table of sizes",
     "bits per parameter at width 96.**": "the command",
-    "from 279 to 542 thousand parameters. With": "the tables",
-    "reaches 0.25": "s - 1",
+    "more than 542 thousand parameters was": "the tables",
     "107 and 345 thousand parameters": "the JSON file",
     "with 8,192 equally frequent people": "the recipe",
     "229 million tokens": "the JSON file",
     "AdamW with 2e-3 has the lowest validation loss at width 64": "the JSON file",
+    "At width 96, facts": "the command",
+    "At width 16 with 300 million": "the JSON file",
     "known costs 30 bits only": "the number of bits of a name",
-    "At width 48, three rates differ little": "the JSON file",
-    "heads of 16 dimensions. Their vocabulary of 512": "benchmarks/capacity.py",
+    "context of 256 tokens": "benchmarks/capacity.py",
+    "Above rank 100, less than 1 %": "the assertion about the context",
+    "At width 48, with a quarter": "the JSON file",
+    "heads of 16 dimensions and a vocabulary of 512": "benchmarks/capacity.py",
+    "weight decay of 0.1": "recipes/isoflop.toml",
 }
