@@ -320,7 +320,7 @@ class FitLaw:
     """What to minimise: squared residuals of the loss or its logarithm, or Huber's function of the latter."""
     kind: Annotated[str | None, options.arg("NAME", "(default: all)")] = None
     """Fit the excess bits of one kind of choice, such as fact, if the points state them."""
-    resamples: int = 100
+    resamples: int = 1000
     """The number of resamples for the intervals."""
     json: bool = False
     """Print the results as JSON."""

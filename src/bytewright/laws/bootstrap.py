@@ -25,7 +25,7 @@ from bytewright.laws.inference import CONFIDENCE, student_quantile
 from bytewright.laws.minimisers import Vector
 from bytewright.laws.points import Points
 
-NUM_RESAMPLES = 100
+NUM_RESAMPLES = 1000
 SAME = 1e-12
 """Relative difference of values that are equal up to rounding: they have no interval."""
 LARGEST_SPREAD = 300.0
