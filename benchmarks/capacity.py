@@ -41,7 +41,7 @@ from bytewright.corpus.worldbook.world import World
 from bytewright.system import usable_cores
 from bytewright.tokenizer import Tokenizer
 from bytewright.tokenizer.train import train_tokenizer
-from bytewright.train.config import DataConfig, TrainConfig
+from bytewright.train.config import DataConfig
 from bytewright.train.recipe import read_recipe
 
 RECIPE = Path(__file__).parents[1] / "recipes" / "isoflop.toml"
@@ -190,13 +190,6 @@ def process_name(width: int, seed: int, part: int = 1) -> str:
     return f"{width}-{seed}-{part}"
 
 
-def warm_up_task(task: Task) -> Task:
-    """Return a task of a few steps that compiles the same shape."""
-    config: TrainConfig = task.config
-    few = dataclasses.replace(config.budget, tokens=6 * config.tokens_per_step)
-    return dataclasses.replace(task, config=dataclasses.replace(config, budget=few))
-
-
 class Record:
     """All results so far, and the file that holds them."""
 
@@ -283,9 +276,7 @@ def main() -> None:
                 *((width, seed, 1) for seed in range(options.seeds) for width in options.widths),
                 *((width, 0, SHORT) for width in options.widths),
             ]
-            pool.warm_up(
-                warm_up_task(plan.task(small, width, RATES[0], seed, part)) for width, seed, part in all_runs
-            )
+            pool.warm_up(plan.task(small, width, RATES[0], seed, part) for width, seed, part in all_runs)
             data = plan.prepare_large()
             evaluation = plan.read_documents(options.documents)
             record = Record(options.json, plan, evaluation, is_shared)

@@ -352,11 +352,6 @@ def run_all(options: argparse.Namespace, start: float, is_shared: bool) -> None:
                 options.json, {**about, "seconds": texts.seconds, "floors": texts.floors, "runs": runs}
             )
 
-        def warm_up_task(variant: Variant) -> Task:
-            task = make_task(variant, plan, texts, variant.rates[0], 0)
-            budget = dataclasses.replace(task.config.budget, tokens=None, steps=6)
-            return dataclasses.replace(task, config=dataclasses.replace(task.config, budget=budget))
-
         def speed(task: Task) -> float:
             return median_speed(runs, variant=task.about["variant"]) or SPEED
 
@@ -365,7 +360,7 @@ def run_all(options: argparse.Namespace, start: float, is_shared: bool) -> None:
             for vocab_size in (plan.vocab_size, *plan.vocabularies[:-1]):
                 texts.add_vocabulary(vocab_size)
                 variants = make_variants(plan, texts.bytes_per_token)
-                pool.warm_up(map(warm_up_task, variants))
+                pool.warm_up(make_task(each, plan, texts, each.rates[0], 0) for each in variants)
             print(f"{time.monotonic() - start:.0f} s: the data is ready; {texts.seconds}", flush=True)
             rates = [(variant, lr) for variant in variants for lr in variant.rates]
             first = select_new([make_task(variant, plan, texts, lr, 0) for variant, lr in rates], runs)

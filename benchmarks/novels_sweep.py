@@ -319,14 +319,7 @@ def main() -> None:
             drain()
 
         try:
-            few = [
-                (task, dataclasses.replace(task.config.budget, tokens=None, steps=6))
-                for task in map(make, SETTINGS)
-            ]
-            pool.warm_up(
-                dataclasses.replace(task, config=dataclasses.replace(task.config, budget=budget))
-                for task, budget in few
-            )
+            pool.warm_up(map(make, SETTINGS))
             if not options.no_peer:
                 peer.start()
             measure = AuthorMeasure(data)

@@ -220,11 +220,14 @@ class RunPool:
         folder.mkdir(parents=True, exist_ok=True)
 
     def warm_up(self, tasks: Iterable[Task]) -> None:
-        """Start a process for the shape of each task, and compile it by a few steps of the task."""
+        """Start a process for the shape of each task, and compile it by `WARM_UP_STEPS` of the task."""
         for task in tasks:
             if task.shape not in self.members:
                 member = self.members[task.shape] = Member(task.shape, self.folder, self.num_threads)
-                self._send(member, dataclasses.replace(task, name=f"warm-up-{task.shape}"), None)
+                budget = dataclasses.replace(task.config.budget, tokens=None, steps=WARM_UP_STEPS)
+                config = dataclasses.replace(task.config, budget=budget)
+                name = f"warm-up-{task.shape}"
+                self._send(member, dataclasses.replace(task, name=name, config=config), None)
 
     def run(
         self,

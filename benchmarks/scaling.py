@@ -45,7 +45,7 @@ from bytewright.experiments.sweep import Trial, read_sweep
 from bytewright.system import usable_cores
 from bytewright.tokenizer import Tokenizer
 from bytewright.tokenizer.train import train_tokenizer
-from bytewright.train.config import BudgetConfig, DataConfig
+from bytewright.train.config import DataConfig
 
 RECIPES = Path(__file__).parents[1] / "recipes"
 LEVELS = ("isoflop_low", "isoflop_middle", "isoflop_high")
@@ -439,12 +439,8 @@ def run_all(options: argparse.Namespace, start: float, work: Path, is_shared: bo
     small = texts.prepare_small()
     pool = RunPool(work / "runs", num_slots=num_slots, deadline=start + options.limit - 8)
     try:
-        few = BudgetConfig(steps=6)
         warm = [make_task(trial, "warm-up", small) for trial in trials]
-        by_size = sorted(warm, key=lambda task: -task.about["parameters"])
-        pool.warm_up(
-            dataclasses.replace(task, config=dataclasses.replace(task.config, budget=few)) for task in by_size
-        )
+        pool.warm_up(sorted(warm, key=lambda task: -task.about["parameters"]))
         data = texts.prepare_large()
         evaluation = texts.read_documents()
         settings = {"scale": options.scale, "slots": num_slots, "mps": is_shared}
