@@ -1,13 +1,13 @@
 """Measure how many facts a model stores: small models on documents about people only, on one GPU.
 
-    python benchmarks/capacity.py --json capacity.json --mps                                  # an H200
-    python benchmarks/capacity.py --json capacity.json --widths 16 --tokens 2e6 --vocab-size 300  # two cores
+    python benchmarks/capacity.py --json capacity.json --mps                                      # an H200
+    python benchmarks/capacity.py --json capacity.json --widths 16 --tokens 1e6 --vocab-size 300  # two cores
 
 The people, their frequencies and their facts are those of the world book, but all sections are of the genre
 `people`. So a token states more facts, and there is little else to learn. First comes the learning rate: the
 best of three on validation documents, at one width and a quarter of the tokens. Then each width is trained on
-all tokens with several seeds, and on half of them. The results are the bits of the models by kind of
-choice and octave of rank, of whole test documents. `--people` changes the number of people.
+all tokens with several seeds, and on half of them with one. The results are the bits of the models on whole
+documents, by kind of choice and octave of rank.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ RATES = (2e-3, 4e-3, 8e-3)
 HEAD_DIM = 16
 CONTEXT_LENGTH = 256
 BATCH_SIZE = 64
-SHORT, SHORTEST = 2, 4
-"""A short run has half of the tokens, a run that chooses the rate a quarter."""
+HALF, QUARTER = 2, 4
+"""Divisors of the number of tokens: of the shorter runs, and of those that choose the rate."""
 TOKENIZER_BYTES = 20_000_000
 MAX_BYTES_PER_TOKEN = 4.0
 MAX_SPEED = 4e6
-"""The assumed tokens per second of a width that has not been measured yet."""
+"""The assumed tokens per second of a process that has not completed a run."""
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -71,17 +71,24 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--vocab-size", type=int, default=512)
     parser.add_argument("--documents", type=int, default=1000, help="test documents")
-    return parser.parse_args()
+    options = parser.parse_args()
+    if any(width <= 0 or width % HEAD_DIM for width in options.widths):
+        parser.error(f"--widths must be positive multiples of {HEAD_DIM}, the dimension of a head")
+    if options.seeds < 1:
+        parser.error(f"--seeds must be at least 1, but is {options.seeds}")
+    if options.documents < 2:
+        parser.error(f"--documents must be at least 2, but is {options.documents}")
+    return options
 
 
 def people_book(num_people: int) -> Worldbook:
-    """Return the world book of few people, with sections about people only."""
+    """Return a world book with this number of people, and with sections about people only."""
     grammar = dataclasses.replace(load_grammar(), genres={"people": 1})
     return Worldbook(World(exponent=EXPONENT, num_people=num_people), grammar)
 
 
 def octave(rank: int | None) -> str:
-    """Return the powers of two around a rank.
+    """Return the range of ranks, from a power of two to below the next one, that contains a rank.
 
     >>> octave(1), octave(7), octave(64), octave(None)
     ('1-1', '4-7', '64-127', '-')
@@ -93,7 +100,7 @@ def octave(rank: int | None) -> str:
 
 
 def write_documents(path: Path, book: Worldbook, split: Split, num_bytes: int) -> None:
-    """Write documents of a split until the file has at least `num_bytes`."""
+    """Write about `num_bytes` of documents of a split, at least the first 512."""
     writer, count = make_writer(book.machine), 512
 
     def write(first: int) -> bytes:
@@ -133,16 +140,22 @@ class Plan:
         """Return the token file of all training text, which no run reads twice."""
         text = self.folder / "train.txt"
         write_documents(text, self.book, "train", int(self.num_tokens * MAX_BYTES_PER_TOKEN))
-        return self._encode(text)
+        tokens = self._encode(text)
+        if (found := len(np.load(tokens, mmap_mode="r"))) < self.num_tokens:
+            raise SystemExit(
+                f"the training text has {found:,} tokens, but a run reads {self.num_tokens:,};"
+                " use a smaller --vocab-size, or raise MAX_BYTES_PER_TOKEN"
+            )
+        return tokens
 
     def _encode(self, text: Path) -> Path:
         target = text.with_suffix(".npy")
         Tokenizer.load(self.tokenizer).encode_file(text, target)
         return target
 
-    def read_documents(self, number: int) -> DocumentEvaluation:
-        """Return the validation and the test documents."""
-        mean = self.book.entropy().num_sections * 250  # more than the bytes of a document
+    def read_documents(self, num_test: int) -> DocumentEvaluation:
+        """Return the evaluation on `num_test` test documents and half as many validation documents."""
+        mean = self.book.entropy().num_sections * 250  # more than the mean bytes of a document
         tokenizer = Tokenizer.load(self.tokenizer)
 
         def read(split: Split, num_any: int) -> Documents:
@@ -153,19 +166,19 @@ class Plan:
             )
 
         return DocumentEvaluation(
-            read("validation", number // 2), read("test", number), number, CONTEXT_LENGTH
+            read("validation", num_test // 2), read("test", num_test), num_test, CONTEXT_LENGTH
         )
 
-    def task(self, data: Path, width: int, lr: float, seed: int, part: int = 1) -> Task:
-        """Return the run of a width; `part` 2 reads half of the tokens."""
+    def task(self, data: Path, width: int, lr: float, seed: int, divisor: int = 1) -> Task:
+        """Return the run of a width on the number of tokens divided by `divisor`."""
         settings = {
             "model.vocab_size": self.vocab_size,
             "model.context_length": CONTEXT_LENGTH,
             "model.d_model": width,
             "model.num_heads": width // HEAD_DIM,
             "batch_size": BATCH_SIZE,
-            "budget.tokens": self.num_tokens // part,
-            "schedule.warmup": 400 // part,
+            "budget.tokens": self.num_tokens // divisor,
+            "schedule.warmup": 400 // divisor,
             "optimizer.lr": lr,
             "seed": seed,
         }
@@ -182,12 +195,12 @@ class Plan:
             "seed": seed,
         }
         name = f"{width}-{about['tokens']}-{lr:g}-{seed}"
-        return Task(name, process_name(width, seed, part), config, about)
+        return Task(name, process_name(width, seed, divisor), config, about)
 
 
-def process_name(width: int, seed: int, part: int = 1) -> str:
-    """Return the name of the process that trains a width with a seed on a part of the tokens."""
-    return f"{width}-{seed}-{part}"
+def process_name(width: int, seed: int, divisor: int = 1) -> str:
+    """Return the name of the process that trains a width with a seed; each run has its own process."""
+    return f"{width}-{seed}-{divisor}"
 
 
 class Record:
@@ -196,8 +209,7 @@ class Record:
     def __init__(self, path: Path, plan: Plan, evaluation: DocumentEvaluation, is_shared: bool) -> None:
         self.path, self.sets, self.runs = path, evaluation.sets(), list[Result]()
         self.num_documents = {name: int(chosen.sum()) for name, (_, chosen) in self.sets.items()}
-        mentions = count_mentions(plan.book.grammar, plan.book.entropy().num_sections)
-        self.fact_bits = mentions.per_document * mentions.bits_per_mention
+        self.fact_bits = self._count_fact_bits(plan.book)
         world = plan.book.world
         self.about = {
             "exponent": str(world.exponent),
@@ -210,6 +222,15 @@ class Record:
             "context_length": CONTEXT_LENGTH,
             "batch_size": BATCH_SIZE,
         }
+
+    def _count_fact_bits(self, book: Worldbook) -> float:
+        """Return the bits per test document that facts cost if none is known."""
+        mentions = count_mentions(book.grammar, book.entropy().num_sections)
+        bits_per_fact = mentions.bits_per_mention / sum(mentions.rates.values())
+        documents, chosen = self.sets["test"]
+        is_fact = [kind == "fact" for kind, _, _ in documents.cells]
+        num_facts = documents.num_choices[chosen].sum(axis=0)[is_fact].sum()
+        return bits_per_fact * float(num_facts) / self.num_documents["test"]
 
     def excess(self, run: Result, name: str, *kinds: str) -> float:
         """Return the excess of some kinds of choice in bits per document; without kinds, of all."""
@@ -237,21 +258,26 @@ class Record:
         }
         write_report(self.path, {"title": "Capacity", **self.about, "sets": sets, "runs": self.runs})
 
+    def complete_runs(self) -> list[Result]:
+        """Return the complete runs; exit if there is none."""
+        complete = [run for run in self.runs if "error" not in run]
+        if not complete:
+            raise SystemExit("no run was completed: all failed, or none would end within --limit")
+        return complete
+
     def best_rate(self) -> float:
         """Return the rate of the run with the lowest loss on validation documents."""
-        complete = [run for run in self.runs if "error" not in run]
-        return float(min(complete, key=lambda run: self.excess(run, "validation"))["lr"])
+        return float(min(self.complete_runs(), key=lambda run: self.excess(run, "validation"))["lr"])
 
 
 def print_table(record: Record) -> None:
-    """Print the excess of each size."""
+    """Print the excess of each size, number of tokens and rate; exit if no run was completed."""
     table = Table(title=f"excess in bits per document; facts cost {record.fact_bits:.1f} if none is known")
-    for heading in ("width", "parameters", "tokens", "rate", "seeds", "facts", "by seed", "people", "all"):
+    for heading in ("width", "parameters", "tokens", "rate", "seeds", "facts", "by seed", "names", "all"):
         table.add_column(heading, justify="right")
     groups: dict[tuple[Any, ...], list[Result]] = {}
-    for run in record.runs:
-        if "error" not in run:
-            groups.setdefault((run["width"], run["parameters"], run["tokens"], run["lr"]), []).append(run)
+    for run in record.complete_runs():
+        groups.setdefault((run["width"], run["parameters"], run["tokens"], run["lr"]), []).append(run)
     for key, runs in sorted(groups.items()):
         facts = [record.excess(run, "test", "fact") for run in runs]
         names = [record.excess(run, "test", "person") for run in runs]
@@ -274,9 +300,11 @@ def main() -> None:
         try:
             all_runs = [
                 *((width, seed, 1) for seed in range(options.seeds) for width in options.widths),
-                *((width, 0, SHORT) for width in options.widths),
+                *((width, 0, HALF) for width in options.widths),
             ]
-            pool.warm_up(plan.task(small, width, RATES[0], seed, part) for width, seed, part in all_runs)
+            pool.warm_up(
+                plan.task(small, width, RATES[0], seed, divisor) for width, seed, divisor in all_runs
+            )
             data = plan.prepare_large()
             evaluation = plan.read_documents(options.documents)
             record = Record(options.json, plan, evaluation, is_shared)
@@ -287,15 +315,14 @@ def main() -> None:
 
             if (lr := options.rate) is None:
                 middle = options.widths[len(options.widths) // 2]
+                processes = [process_name(middle, number % options.seeds) for number in range(len(RATES))]
                 run(
-                    dataclasses.replace(
-                        plan.task(data, middle, each, 0, SHORTEST), shape=process_name(middle, number)
-                    )
-                    for number, each in enumerate(RATES[: options.seeds])
+                    dataclasses.replace(plan.task(data, middle, each, 0, QUARTER), shape=process)
+                    for each, process in zip(RATES, processes, strict=True)
                 )
                 lr = record.best_rate()
             print(f"{time.monotonic() - start:.0f} s: the rate is {lr}", flush=True)
-            run(plan.task(data, width, lr, seed, part) for width, seed, part in all_runs)
+            run(plan.task(data, width, lr, seed, divisor) for width, seed, divisor in all_runs)
         finally:
             pool.close()
     print(f"{time.monotonic() - start:.0f} s in all")
