@@ -1,8 +1,7 @@
 """Documents of the world book with known bits, and the excess of a model by kind, rank and distance.
 
 A *cell* is a kind of choice, with a label of the person's rank, such as its decade, and the decade of the
-distance of a recall. Every
-token belongs to one cell, so the bits of a model by cell are one sum per cell.
+distance of a recall. Every token belongs to one cell, so the bits of a model by cell are one sum per cell.
 """
 
 from __future__ import annotations
