@@ -101,6 +101,7 @@ FIGURES = [
     ),
     f"density that falls as d^−{recall_exponent:.2f}",
     # Two curves
+    f"sets s ({World().exponent} by default)",
     f"{fact_bits_per_person:.0f} bits about each person",
     f"{2**BUCKET_BITS} for each doubling of the rank",
     f"the facts of N·c / {fact_bits_per_person:.0f} people",
