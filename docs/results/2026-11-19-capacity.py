@@ -26,6 +26,8 @@ mentions, bits_of_person = predicted["mentions"], predicted["bits_of_person"]
 all_facts = predicted["all_facts"]
 bits_per_fact = mentions.bits_per_mention / sum(mentions.rates.values())
 MILLION = 1e6
+LONGEST_RATE_RUN = 2e8
+"""Runs with fewer tokens only served to choose the rate."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,7 @@ class Measured:
         found: dict[tuple[int, int], list] = {}
         rate = self.runs[-1]["lr"]
         for run in sorted(self.runs, key=lambda it: (it["parameters"], it["tokens"], it["seed"])):
-            if run["lr"] == rate and run["tokens"] > 2e8:
+            if run["lr"] == rate and run["tokens"] > LONGEST_RATE_RUN:
                 found.setdefault((run["parameters"], run["tokens"]), []).append(run)
         return found
 
@@ -317,7 +319,7 @@ for world in (first, second):
 assert all(share_of_fewer(first, width) < 0.2 for width in widths[:-1])
 assert share_of_fewer(first, widths[-1]) > 0.2
 whole = with_interval(exponents(first, 600, widths[0], widths[-1], first.people))
-rates = {int(row[0]): row for row in list(size_rows(first))[1:] if row[2] == "600"}
+size_row = {int(row[0]): row for row in list(size_rows(first))[1:] if row[2] == "600"}
 large = exponents(second, 300, 64, 96, second.people)[0], exponents(second, 300, 48, 64, second.people)[0]
 slopes = [mean(exponents(first, 600, *pair, first.people)) for pair in pairwise(widths)]
 assert sorted(slopes, reverse=True) == slopes
@@ -347,6 +349,7 @@ stated = [mentions.rates[name] for name in ("year", "beast", "colour")]
 assert mentions.rates["trade"] == mentions.rates["town"] == 1
 setting_of_most, highest_known_share = most_known()
 assert setting_of_most == "64-229376000-0.002-0-AdamW-2e-3"
+chosen_rate = f"{first.runs[-1]['lr']:.0e}".replace("e-0", "e-")
 settings = result(f"{NAME}-settings.json")
 mentions_of_person = (
     max(run["tokens"] for run in settings["runs"])
@@ -361,8 +364,10 @@ def known_series(runs) -> Series:
     (run,) = runs
     shares = second.known(run, "fact")
     middles = {label: sqrt((part.start + 1) * part.stop) for label, part in second.ranges().items()}
-    label = f"{run['parameters'] / 1000:.0f}k parameters"
-    return Series(label, [(middles[each], shares[each]) for each in shares])
+    return Series(
+        f"{run['parameters'] / 1000:.0f} thousand parameters (width {run['width']})",
+        [(middles[each], shares[each]) for each in shares],
+    )
 
 
 PICTURES = {
@@ -391,7 +396,7 @@ FIGURES = [
     f"with twice the tokens, models store {100 * min(more_bits) - 100:.0f} to"
     f" {percent(max(more_bits) - 1, 0)} more bits",
     f"The predicted exponent was from 0.8 to 1.2. It is {whole}",
-    f"{rates[16][-1]} to {rates[64][-1]} instead of 0.5 to 2",
+    f"{size_row[16][-1]} to {size_row[64][-1]} instead of 0.5 to 2",
     f"A name costs {NAME_BITS} bits",
     list(known_rows(first)),
     list(stored_rows(first)),
@@ -426,7 +431,7 @@ FIGURES = [
     f"facts that is {higher.pop()} higher",
     f"know at most {percent(highest_known_share, 1)} of the bits of facts",
     f"mentioned each person about {mentions_of_person:.0f} times",
-    f"from {first.runs[-1]['lr']:.0e}".replace("e-0", "e-")[5:] + " was the best of three at width 48",
+    f"The rate {chosen_rate} was the best of three at width 48",
     *GROWTH,
     f"together are {stored_first[64][5]} bits per parameter",
 ]
