@@ -8,6 +8,7 @@ from runpy import run_path
 import numpy as np
 from records import percent, result
 
+from bytewright.corpus.worldbook.world import World
 from bytewright.laws.isoflop import fit_parabola
 from bytewright.laws.law import Law, fit_law
 from bytewright.laws.points import Point, Points
@@ -135,9 +136,11 @@ FIGURES = [
     f"has a = {LOPSIDED.size_exponent:.1f} and b = {LOPSIDED.data_exponent:.1f}",
     list(recovery_rows()),
     f"fit of {fits['all documents']['num_points']} runs",
+    f"by default s = {World().exponent}",
     list(limit_rows()),
     list(exponent_rows()),
     *CAPACITY["GROWTH"],
+    "last two exponents are {1:.2f} and {2:.2f}".format(*CAPACITY["inner"]),
 ]
 GIVEN = {
     "In a world of 8,192 people": "the page of results",

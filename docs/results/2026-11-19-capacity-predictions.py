@@ -92,6 +92,7 @@ FIGURES = [
     list(size_rows()),
     list(data_rows()),
     f"a = s − 1 = {capacity_exponent(whole.world):.2f}",
+    f"where s = {whole.world.exponent}",
 ]
 GIVEN = {
     "vocabulary of 512": "benchmarks/capacity.py",

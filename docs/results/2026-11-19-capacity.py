@@ -416,7 +416,7 @@ FIGURES = [
     f"and {stored_second[96][5]} in the second",
     f"exponent of people is {slopes[0]:.2f}, {slopes[1]:.2f} and {slopes[2]:.2f}",
     f"and {large[1]:.2f} and {large[0]:.2f}",
-    f"world book would be {implied(*large)} instead of {capacity:.2f}",
+    f"s = {World().exponent}, would be {implied(*large)} instead of {capacity:.2f}",
     f"from width 48 to 64, with 300 million tokens, it is {same_widths:.2f} in the first world and"
     f" {large[1]:.2f} in the second",
     f"is {inner[0]:.2f} instead of {whole.split()[0]} from width 16 to 64 in the first world, and"
@@ -445,6 +445,7 @@ GIVEN = {
     "At width 64 and 600 million": "the table above it",
     "names from width 48 to 64 are": "the table above it",
     "one bit after 100 readings": "the predictions",
+    "such as 128 to 255": "an octave of ranks",
     "has 32,768 people": "the command",
     "widths 48, 64 and 96 on 600 million tokens with three seeds, and on 300 million": "the command",
     "the runs with 300 million tokens were completed": "the table below it",
