@@ -171,6 +171,27 @@ def test_the_table_of_a_chart_has_its_data() -> None:
     assert "diverged" in texts(parse(dots))
 
 
+@pytest.mark.parametrize("width", [WIDE, NARROW])
+@pytest.mark.parametrize("name", ["a", "a procedure with a long name (without the largest compute)"])
+def test_a_bar_that_leaves_the_chart_ends_with_an_arrow(width: int, name: str) -> None:
+    made = DotChart(
+        title="t",
+        value=Axis("E", limits=(0.198, 0.212)),
+        dots=[Dot(name, 0.205, (0.13, 0.28)), Dot(name, 0.209, (0.207, 0.21)), Dot(name, 0.2, (0.1, 0.201))],
+    )
+    root = parse(made, width)
+    bars = [element.get("d") or "" for element in root.iter(f"{SVG}path") if element.get("class") == "bar"]
+    assert len(bars) == 3 + 3  # three bars, two ends of the first and one end of the last are arrows
+    assert all(0 <= float(x) <= width for bar in bars for x in re.findall(r"[ML]([-\d.]+)", bar))
+    written = [
+        element for element in root.iter(f"{SVG}text") if element.text in ("0.2050", "0.2090", "0.2000")
+    ]
+    assert len(written) == 3
+    assert all(float(element.get("x") or "") + 7.95 * 6 <= width for element in written)
+    ticks = [float(e.get("x") or "") for e in root.iter(f"{SVG}text") if e.get("text-anchor") == "middle"]
+    assert min(right - left for left, right in pairwise(ticks)) > 7 * 5
+
+
 def test_the_table_of_a_chart_has_its_spread() -> None:
     one = Series("final", [(1.0, 2.0), (2.0, math.nan)], [(1.5, 2.5), (math.nan, math.nan)])
     assert chart_rows(chart(one)) == (

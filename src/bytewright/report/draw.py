@@ -36,6 +36,8 @@ FEW_POINTS = 16
 MAX_POINTS = 500
 LONG_LABEL = 26
 """Labels with more characters are placed in a legend below the plot instead of next to the lines."""
+NAMES_SHARE = 0.45
+"""Names of dots that need more than this share of the width are placed above the dots."""
 FAR_AWAY = 1e4
 """Points are clamped to this many pixels above the plot; the visible part of a line stays the same."""
 STYLE = (Path(__file__).with_name("chart.css")).read_text()
@@ -156,14 +158,19 @@ def _draw_grid(x: Scale, y: Scale, x_axis: Axis, y_axis: Axis, y_labels: Sequenc
         content.append(svg.line(x.start, y(value), x.end, y(value), "grid"))
         content.append(svg.text(x.start - 6, y(value) + 4, label, text_anchor="end", class_="quiet"))
     content.append(svg.line(x.start, y.start, x.end, y.start, "axis"))
-    free_from = -math.inf
-    for value, label in zip(x_axis.ticks or (), format_ticks(x_axis.ticks or ()), strict=True):
+    for value in x_axis.ticks or ():
         content.append(svg.line(x(value), y.start, x(value), y.start + 4, "axis"))
+    content += _draw_tick_labels(x, x_axis, y.start + 1.2 * LINE)
+    return content
+
+
+def _draw_tick_labels(x: Scale, axis: Axis, y: float) -> list[str]:
+    """Write the values of the ticks in a row; omit labels that would overlap."""
+    content, free_from = [], -math.inf
+    for value, label in zip(axis.ticks or (), format_ticks(axis.ticks or ()), strict=True):
         half = svg.CHARACTER_WIDTH * len(label) / 2
         if x(value) - half >= free_from:
-            content.append(
-                svg.text(x(value), y.start + 1.2 * LINE, label, text_anchor="middle", class_="quiet")
-            )
+            content.append(svg.text(x(value), y, label, text_anchor="middle", class_="quiet"))
             free_from = x(value) + half + 3
     return content
 
@@ -311,20 +318,18 @@ def _draw_legend(
 
 
 def _draw_dots(chart: DotChart, width: int) -> tuple[float, list[str]]:
-    wide = width > 500
     values = [bound for dot in chart.dots for bound in (dot.value, *(dot.spread or ()))]
-    axis = _complete_axis(
-        chart.value, values + [reference.value for reference in chart.references], width // 110
-    )
-    names = max((len(dot.label) for dot in chart.dots), default=0)
-    left = 16 + svg.CHARACTER_WIDTH * names if wide else 8.0
-    row, top = (1.6 * LINE if wide else 2.3 * LINE), (2.4 if not chart.references else 3.4) * LINE
+    values += [reference.value for reference in chart.references]
+    left = 16 + svg.CHARACTER_WIDTH * max((len(dot.label) for dot in chart.dots), default=0)
+    names_left = left <= NAMES_SHARE * width
+    left = left if names_left else 8.0
+    row, top = (1.6 * LINE if names_left else 2.3 * LINE), (2.4 if not chart.references else 3.4) * LINE
     bottom = top + row * len(chart.dots)
+    axis = _complete_axis(chart.value, values, int(width - left) // 100)
     x = _make_scale(axis, left, width - 60)
     content = [svg.text(0, LINE - 4, chart.value.label, class_="head")]
-    for value, label in zip(axis.ticks or (), format_ticks(axis.ticks or ()), strict=True):
-        content.append(svg.line(x(value), top - 4, x(value), bottom, "grid"))
-        content.append(svg.text(x(value), bottom + 1.1 * LINE, label, text_anchor="middle", class_="quiet"))
+    content += [svg.line(x(value), top - 4, x(value), bottom, "grid") for value in axis.ticks or ()]
+    content += _draw_tick_labels(x, axis, bottom + 1.1 * LINE)
     for reference in chart.references:
         place = x(reference.value)
         words = f"{reference.label} {reference.value:,.{_count_decimals(x)}f}"
@@ -332,7 +337,8 @@ def _draw_dots(chart: DotChart, width: int) -> tuple[float, list[str]]:
         content.append(svg.line(place, top - 4, place, bottom, "floor"))
         content.append(svg.text(place, top - 0.6 * LINE, words, text_anchor=anchor, class_="halo"))
     for number, dot in enumerate(chart.dots):
-        content.append(_draw_dot(dot, x, top + (number + (0.5 if wide else 0.65)) * row, names_left=wide))
+        middle = top + (number + (0.5 if names_left else 0.65)) * row
+        content.append(_draw_dot(dot, x, middle, names_left=names_left))
     return bottom + 1.5 * LINE, content
 
 
@@ -348,13 +354,23 @@ def _draw_dot(dot: Dot, x: Scale, y: float, *, names_left: bool) -> str:
         else svg.text(x.start, y - 9, dot.label, class_="halo")
     ]
     if dot.spread and all(map(math.isfinite, dot.spread)):
-        low, high = dot.spread
-        parts.append(svg.element("path", d=svg.path([(x(low), y), (x(high), y)]), class_="bar"))
+        parts += _draw_bar(dot.spread, x, y)
     if math.isfinite(dot.value):
-        end = x(max(dot.value, *(dot.spread or (dot.value,))))
+        end = min(x(max(dot.value, *(dot.spread or (dot.value,)))), x.end)
         parts.append(svg.mark(0, x(dot.value), y, size=4.2, title=f"{dot.label}: {format_value(dot.value)}"))
         parts.append(svg.text(end + 9, y + 4, f"{dot.value:,.{_count_decimals(x)}f}", class_="halo"))
     else:
         parts.append(svg.cross(x.end, y, title=f"{dot.label}: diverged"))
         parts.append(svg.text(x.end - 10, y + 4, "diverged", text_anchor="end", class_="halo"))
     return svg.element("g", *parts, style=svg.colour_of(0, count=1, ordered=False))
+
+
+def _draw_bar(spread: tuple[float, float], x: Scale, y: float) -> list[str]:
+    """Draw a spread as a bar; where it leaves the chart, the bar ends with the head of an arrow."""
+    places = [x(bound) for bound in spread]
+    low, high = (min(max(place, x.start), x.end) for place in places)
+    lines = [[(low, y), (high, y)]]
+    for place, end, side in ((places[0], low, 5), (places[1], high, -5)):
+        if abs(place - end) > 0.5:
+            lines.append([(end + side, y - 4), (end, y), (end + side, y + 4)])
+    return [svg.element("path", d=svg.path(line), class_="bar") for line in lines]

@@ -293,7 +293,7 @@ def _recovery_blocks(analysis: Analysis) -> list[Block]:
         dots=dots,
         references=[] if floor is None else [ReferenceLine("true E", floor)],
     )
-    caption = "Bars are intervals over seeds; long ones leave the chart."
+    caption = "Bars are intervals over seeds. An arrow marks where one leaves the chart."
     return [Figure(chart, caption), table_of_recovery(analysis)]
 
 
@@ -301,7 +301,7 @@ def _choose_limits(dots: Sequence[Dot], floor: float | None) -> tuple[float, flo
     """Return limits around the values, since an interval can be wide."""
     values = [dot.value for dot in dots] + ([] if floor is None else [floor])
     span = (max(values) - min(values)) or abs(values[0]) or 1.0
-    return min(values) - 0.3 * span, max(values) + 0.3 * span
+    return min(values) - 0.6 * span, max(values) + 0.6 * span
 
 
 def _prediction_blocks(analysis: Analysis) -> list[Block]:

@@ -14,8 +14,8 @@ from itertools import pairwise
 Point = tuple[float, float]
 DASHES = ("", "7 3", "2 2.5", "10 3 2 3", "5 2 1 2 1 2", "14 4")
 NUM_COLOURS, NUM_RAMP = 8, 9
-CHARACTER_WIDTH = 6.6
-"""Upper estimate of the mean width of a character at the chart's font size, in pixels."""
+CHARACTER_WIDTH = 7.6
+"""Upper estimate of the mean width of a character in pixels, at the font size of charts in DejaVu Sans."""
 
 
 def element(name: str, *content: str, **attributes: str | float | None) -> str:
