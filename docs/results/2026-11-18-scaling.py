@@ -16,7 +16,8 @@ from statistics import correlation, mean, median, stdev, variance
 
 from records import percent, recipe, result, spell
 
-from bytewright.laws.bootstrap import NUM_RESAMPLES, SeedResampler
+from bytewright.laws import NUM_RESAMPLES
+from bytewright.laws.bootstrap import SeedResampler
 from bytewright.laws.inference import Difference, compare_means, holm, incomplete_beta
 from bytewright.laws.law import Law, fit_law
 from bytewright.laws.points import read_points

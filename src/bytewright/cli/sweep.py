@@ -15,6 +15,7 @@ import tyro
 from bytewright.cli import console, options
 from bytewright.errors import UsageError
 from bytewright.formatting import format_bytes, format_names, format_seconds
+from bytewright.laws import NUM_RESAMPLES
 from bytewright.shipped_recipes import find_recipe
 
 if TYPE_CHECKING:
@@ -320,7 +321,7 @@ class FitLaw:
     """What to minimise: squared residuals of the loss or its logarithm, or Huber's function of the latter."""
     kind: Annotated[str | None, options.arg("NAME", "(default: all)")] = None
     """Fit the excess bits of one kind of choice, such as fact, if the points state them."""
-    resamples: int = 1000
+    resamples: int = NUM_RESAMPLES
     """The number of resamples for the intervals."""
     json: bool = False
     """Print the results as JSON."""

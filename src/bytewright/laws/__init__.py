@@ -10,3 +10,6 @@ algorithms of `minimisers`, and `law` fits the law of two terms. `bootstrap` res
 parabola to each level of compute. `inference` has the statistics that all sweeps use: Student's t
 distribution, paired differences, and Holm's correction.
 """
+
+NUM_RESAMPLES = 1000
+"""Resamples for the intervals of a fit, unless a caller states another number."""

@@ -25,7 +25,8 @@ from bytewright.corpus.worldbook.curves import (
 )
 from bytewright.errors import UsageError
 from bytewright.formatting import Progress
-from bytewright.laws.bootstrap import NUM_RESAMPLES, Estimate, estimate
+from bytewright.laws import NUM_RESAMPLES
+from bytewright.laws.bootstrap import Estimate, estimate
 from bytewright.laws.isoflop import (
     Parabola,
     find_levels,

@@ -21,11 +21,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from bytewright.errors import UsageError
+from bytewright.laws import NUM_RESAMPLES
 from bytewright.laws.inference import CONFIDENCE, student_quantile
 from bytewright.laws.minimisers import Vector
 from bytewright.laws.points import Points
 
-NUM_RESAMPLES = 1000
 SAME = 1e-12
 """Relative difference of values that are equal up to rounding: they have no interval."""
 LARGEST_SPREAD = 300.0

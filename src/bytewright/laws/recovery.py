@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from bytewright.errors import UsageError
 from bytewright.formatting import Progress
-from bytewright.laws.bootstrap import NUM_RESAMPLES, Estimate, Fit, estimate
+from bytewright.laws import NUM_RESAMPLES
+from bytewright.laws.bootstrap import Estimate, Fit, estimate
 from bytewright.laws.isoflop import find_levels, fit_envelope, fit_parabolas
 from bytewright.laws.law import fit_law
 from bytewright.laws.minimisers import Vector
