@@ -199,7 +199,7 @@ class Plan:
 
 
 def process_name(width: int, seed: int, divisor: int = 1) -> str:
-    """Return the name of the process that trains a width with a seed; each run has its own process."""
+    """Return the name of the process of a run; runs that choose the rate use those of longer runs."""
     return f"{width}-{seed}-{divisor}"
 
 

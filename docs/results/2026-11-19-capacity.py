@@ -14,7 +14,6 @@ from statistics import mean, stdev
 import numpy as np
 from records import percent, result
 
-from bytewright.corpus.worldbook import Worldbook
 from bytewright.corpus.worldbook.world import NAME_BITS, World
 from bytewright.laws.inference import CONFIDENCE, student_quantile
 from bytewright.report.charts import Axis, Chart, Series
@@ -48,9 +47,8 @@ class Measured:
         record = result(name)
         self.runs = record["runs"]
         self.world = World(exponent=Decimal(record["exponent"]), num_people=record["people"])
-        book = Worldbook(self.world)
         self.test = record["sets"]["test"]
-        ratios = [book.world.ratio(rank) for rank in range(1, self.world.num_people + 1)]
+        ratios = [self.world.ratio(rank) for rank in range(1, self.world.num_people + 1)]
         self.shares = np.array([above / below for above, below in ratios])
         self.saved = NAME_BITS + np.log2(self.shares)
         """Bits of a name that a model saves by storing it, by rank."""
@@ -140,6 +138,8 @@ class Measured:
 
 
 first, second = Measured(f"{NAME}.json"), Measured(f"{NAME}-second.json")
+settings = result(f"{NAME}-settings.json")
+"""The earlier attempt."""
 
 
 def size_rows(measured: Measured) -> Iterator[tuple[object, ...]]:
@@ -255,12 +255,6 @@ def exponent_rows(measured: Measured, tokens: int) -> Iterator[tuple[object, ...
         )
 
 
-def share_of_fewer(measured: Measured, width: int) -> float:
-    """Return by how much half of the tokens raises the excess of facts, as a share."""
-    half, whole = (mean(measured.excess(run) for run in at(measured, it)[width]) for it in (300, 600))
-    return half / whole - 1
-
-
 def growth_with_tokens(value) -> dict[int, float]:
     """Return the factor by which twice the tokens change a value of the first world, by width."""
     half, whole = (
@@ -271,20 +265,23 @@ def growth_with_tokens(value) -> dict[int, float]:
 
 def excess_at_rates() -> dict[float, float]:
     """Return the excess of facts of the runs that chose the rate, by rate."""
-    return {run["lr"]: first.excess(run) for run in first.runs if run["tokens"] < 2e8}
+    return {run["lr"]: first.excess(run) for run in first.runs if run["tokens"] < LONGEST_RATE_RUN}
 
 
-def most_known() -> tuple[str, float]:
-    """Return the setting of the earlier attempt that knows the largest share of the bits of facts."""
-    record = result(f"{NAME}-settings.json")
-    test = record["sets"]["test"]
+def known_shares() -> dict[str, float]:
+    """Return the share of the bits of facts that each run of the earlier attempt knows, by its name."""
+    test = settings["sets"]["test"]
     facts = [cell for cell, (kind, _, _) in enumerate(test["cells"]) if kind == "fact"]
     cost = bits_per_fact * sum(test["choices"][cell] for cell in facts)
-    shares = {
+    return {
         run["name"]: 1 - sum(run["model_bits"]["test"][cell] for cell in facts) / cost
-        for run in record["runs"]
+        for run in settings["runs"]
     }
-    return max(shares.items(), key=lambda it: it[1])
+
+
+def short(rate: float) -> str:
+    """Write a rate as on the pages: 4e-3."""
+    return f"{rate:.0e}".replace("e-0", "e-")
 
 
 def implied(low: float, high: float) -> str:
@@ -294,12 +291,13 @@ def implied(low: float, high: float) -> str:
 
 capacity = predicted["capacity_exponent"](World())
 widths = sorted(at(first, 600))
-fewer = {width: percent(share_of_fewer(first, width), 0) for width in widths}
 excess_of = {
     tokens: {width: mean(map(first.excess, runs)) for width, runs in at(first, tokens).items()}
     for tokens in (300, 600)
 }
 added = {width: excess_of[300][width] - excess_of[600][width] for width in widths}
+added_share = {width: added[width] / excess_of[600][width] for width in widths}
+fewer = {width: percent(added_share[width], 0) for width in widths}
 for width in widths[:2]:
     assert added[width] < 2 * stdev(map(first.excess, at(first, 600)[width]))
 more_people = growth_with_tokens(first.people)
@@ -316,8 +314,8 @@ for world in (first, second):
             for kind in ("fact", "person")
         }
         assert people_of["person"] > people_of["fact"], "more names are known than facts"
-assert all(share_of_fewer(first, width) < 0.2 for width in widths[:-1])
-assert share_of_fewer(first, widths[-1]) > 0.2
+assert all(added_share[width] < 0.2 for width in widths[:-1])
+assert added_share[widths[-1]] > 0.2
 whole = with_interval(exponents(first, 600, widths[0], widths[-1], first.people))
 size_row = {int(row[0]): row for row in list(size_rows(first))[1:] if row[2] == "600"}
 large = exponents(second, 300, 64, 96, second.people)[0], exponents(second, 300, 48, 64, second.people)[0]
@@ -347,12 +345,21 @@ embedded = {
 assert 256 / predicted["tokens_per_mention"] * first.shares[99] < 0.01
 stated = [mentions.rates[name] for name in ("year", "beast", "colour")]
 assert mentions.rates["trade"] == mentions.rates["town"] == 1
-setting_of_most, highest_known_share = most_known()
-assert setting_of_most == "64-229376000-0.002-0-AdamW-2e-3"
-chosen_rate = f"{first.runs[-1]['lr']:.0e}".replace("e-0", "e-")
-settings = result(f"{NAME}-settings.json")
+chosen_rate = short(first.runs[-1]["lr"])
+attempt_tokens = max(run["tokens"] for run in settings["runs"])
+attempt_sizes = sorted({run["parameters"] for run in settings["runs"]})
+known_share = known_shares()
+best_of_attempt = max(known_share, key=lambda name: known_share[name])
+lowest_of_attempt = min(
+    (run for run in settings["runs"] if run["width"] == 64), key=lambda run: run["validation_loss"]
+)
+assert best_of_attempt == lowest_of_attempt["name"], "the run with the lowest loss knows the most facts"
+assert "AdamW" in best_of_attempt
+steps = [b / a for a, b in pairwise(sorted(runs[0]["parameters"] for runs in at(second, 300).values()))]
+rate_tokens = {run["tokens"] for run in first.runs if run["tokens"] < LONGEST_RATE_RUN}
+assert len(rate_tokens) == 1
 mentions_of_person = (
-    max(run["tokens"] for run in settings["runs"])
+    attempt_tokens
     / (settings["sets"]["test"]["tokens"] / settings["sets"]["test"]["documents"])
     * predicted["whole_mentions"].per_document
     / settings["world"]["people"]
@@ -429,14 +436,18 @@ FIGURES = [
     f"facts of ranks from 1,000 cost {percent(loss_of['fact'], 0)} more",
     f"For names, the loss is {percent(loss_of['person'], 0)} of the bits",
     f"facts that is {higher.pop()} higher",
-    f"know at most {percent(highest_known_share, 1)} of the bits of facts",
+    f"know at most {percent(known_share[best_of_attempt], 1)} of the bits of facts",
     f"mentioned each person about {mentions_of_person:.0f} times",
     f"The rate {chosen_rate} was the best of three at width 48",
+    f"with one seed and {rate_tokens.pop() / MILLION:.0f} million",
+    f"with {steps[0]:.1f} or {steps[1]:.1f} times the parameters",
+    f"{attempt_sizes[0] / 1000:.0f} and {attempt_sizes[1] / 1000:.0f} thousand parameters",
+    f"{attempt_tokens / MILLION:.0f} million tokens mentioned",
+    f"AdamW with {short(lowest_of_attempt['lr'])} has the lowest validation loss at width 64",
     *GROWTH,
     f"together are {stored_first[64][5]} bits per parameter",
 ]
 GIVEN = {
-    "with one seed and 150 million": "the JSON file",
     "less than 20 %": "the predictions",
     "**Missed at width 64": "the table",
     "Width 64 has the highest percentage": "the table",
@@ -451,13 +462,9 @@ GIVEN = {
     "the runs with 300 million tokens were completed": "the table below it",
     "The expected exponent was from 0.8 to 1.2": "stated before the runs",
     "The expectation was from 0.5 to 1.2 bits": "stated before the runs",
-    "with 1.7 or 1.9 times the parameters": "the table of sizes",
     "bits per parameter at width 96.**": "the command",
     "more than 542 thousand parameters was": "the tables",
-    "107 and 345 thousand parameters": "the JSON file",
     "with 8,192 equally frequent people": "the recipe",
-    "229 million tokens": "the JSON file",
-    "AdamW with 2e-3 has the lowest validation loss at width 64": "the JSON file",
     "At width 96, facts": "the command",
     "At width 16 with 300 million": "the JSON file",
     "known costs 30 bits only": "the number of bits of a name",
